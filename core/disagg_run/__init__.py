@@ -1,0 +1,1 @@
+"""Launch prefill/decode-disaggregated LLM serving from one plan per rank."""

@@ -1,0 +1,128 @@
+"""What a hook is given: frozen views of the spec, the model row, the rank's node and the process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from disagg_run.facts import NodeFacts
+from disagg_run.records import Engine, ModelRow, ProcessKind
+from disagg_run.sources import CORE_DEFAULT, Layer, Source
+from disagg_run.spec.model import ROLES, LaunchSpec, Node, Role, RoleSpec, as_tuple, frozen_map
+
+_MISSING = object()
+
+
+@attrs.frozen(kw_only=True)
+class Head:
+    """A worker's head, as routers and peers see it."""
+
+    #: Process name: ``prefill-0``.
+    name: str
+    role: Role
+    #: Index among the role's workers.
+    worker: int
+    #: Rank of its node.
+    rank: int
+    #: Address of its node.
+    address: str
+    #: Its ports by listener name; empty until ports are allocated.
+    ports: Mapping[str, int] = attrs.field(factory=dict, converter=frozen_map)
+
+
+@attrs.frozen(kw_only=True)
+class Process:
+    """One process of the plan, before its command is known."""
+
+    #: Unique in the plan: ``decode-0``, ``decode-0.1`` (a follower), ``router``.
+    name: str
+    kind: ProcessKind
+    #: Role of a server; None for others.
+    role: Role | None = None
+    #: Index among the role's workers.
+    worker: int = 0
+    #: Whether it is the worker's head (always true for one-node workers).
+    head: bool = True
+    #: Index of its node within the worker: 0 for the head.
+    node_rank: int = 0
+    #: Nodes that the worker spans.
+    node_count: int = 1
+    #: GPUs of its node that it may use, by index.
+    gpus: tuple[int, ...] = attrs.field(default=(), converter=as_tuple)
+
+
+@attrs.frozen(kw_only=True)
+class RankContext:
+    """What a hook for a whole rank is given."""
+
+    spec: LaunchSpec
+    engine: Engine
+    #: Row of the engine's table; a bare row with the model's name where the engine takes any model.
+    model: ModelRow
+    #: Where the model lies on the nodes.
+    model_path: str
+    engine_version: str
+    #: Name of the connector plugin.
+    connector: str
+    #: Rank of the node in the launch.
+    rank: int
+    node: Node
+    #: What the node has; None where it is not known (a plan made away from the cluster).
+    facts: NodeFacts | None
+    #: Heads of all workers, prefill first, then decode, each by worker index.
+    heads: tuple[Head, ...] = attrs.field(converter=as_tuple)
+    #: Rank 0's node.
+    first_node: Node
+    #: Ports of services and the router by process name, once allocated: ``peers["router"]["http"]``.
+    peers: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict, converter=frozen_map)
+    #: Names of this rank's server processes.
+    servers: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+
+    def heads_of(self, role: Role) -> tuple[Head, ...]:
+        """The heads of one role, by worker index."""
+        return tuple(head for head in self.heads if head.role == role)
+
+    def _lookup(self, name: str, role: Role | None) -> tuple[Any, Source]:
+        best: tuple[Any, Source] = (_MISSING, CORE_DEFAULT)
+        if name in self.spec.settings:
+            best = (self.spec.settings[name], self.spec.source(f"settings.{name}"))
+        if role is not None and name in self.spec.role(role).settings:
+            source = self.spec.source(f"{role}.settings.{name}")
+            if best[0] is _MISSING or source.layer >= best[1].layer:
+                best = (self.spec.role(role).settings[name], source)
+        return best
+
+    def setting(self, name: str, default: Any = None, *, role: Role | None = None) -> Any:
+        """The user's value of a declared setting, or ``default``; a role's own value wins within one layer."""
+        value, _ = self._lookup(name, role)
+        return default if value is _MISSING else value
+
+    def source(self, name: str, *, role: Role | None = None) -> Source:
+        """Who set a declared setting; the core default where nobody did."""
+        return self._lookup(name, role)[1]
+
+    def table_source(self, path: str, *, why: str = "") -> Source:
+        """The source of a value from the model's row, with its place in the table."""
+        place = self.model.places.get(path) or self.model.places.get("", "")
+        return Source(layer=Layer.MODEL, plugin=self.engine.name, where=place, why=why)
+
+
+@attrs.frozen(kw_only=True)
+class ProcessContext(RankContext):
+    """What a hook for one process is given."""
+
+    process: Process
+    #: This process's ports by listener name; empty while listeners are still being asked for.
+    ports: Mapping[str, int] = attrs.field(factory=dict, converter=frozen_map)
+    #: The head of this process's worker; None for processes that are no server.
+    head: Head | None = None
+
+    @property
+    def role_spec(self) -> RoleSpec:
+        """The spec of this process's role; prefill's for processes without a role."""
+        return self.spec.role(self.process.role or ROLES[0])
+
+    def _lookup(self, name: str, role: Role | None) -> tuple[Any, Source]:
+        return super()._lookup(name, role or self.process.role)

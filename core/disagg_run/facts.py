@@ -1,0 +1,54 @@
+"""What a node has, as records; ``disagg_run.running`` gathers them, the planner only reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import attrs
+
+from disagg_run.spec.model import as_tuple, frozen_map
+
+
+@attrs.frozen(kw_only=True)
+class Nic:
+    """An RDMA device of a node."""
+
+    #: Name under ``/sys/class/infiniband``: ``rdma0``, ``mlx5_0``.
+    name: str
+    #: Kernel driver: ``mlx5_core``, ``bnxt_en``, ``ionic``; "" = unknown.
+    driver: str = ""
+    #: Port state: ``ACTIVE``, ``DOWN``; "" = unknown.
+    state: str = ""
+    #: Network device behind it, and that device's addresses.
+    netdev: str = ""
+    addresses: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    #: GID table: index -> GID.
+    gids: Mapping[int, str] = attrs.field(factory=dict, converter=frozen_map)
+
+
+@attrs.frozen(kw_only=True)
+class NodeFacts:
+    """What a node has. Unknown values are None or empty, never guessed."""
+
+    hostname: str = ""
+    #: Addresses by network device.
+    addresses: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, converter=frozen_map)
+    #: Network device of the default route; "" = none known.
+    default_interface: str = ""
+    #: GPUs; None = unknown.
+    gpus: int | None = None
+    gpu_vendor: Literal["amd", "nvidia", ""] = ""
+    nics: tuple[Nic, ...] = attrs.field(default=(), converter=as_tuple)
+    #: The kernel's ephemeral port range, first and last inclusive.
+    ephemeral_ports: tuple[int, int] = (32768, 60999)
+    #: Ports in LISTEN state before we start.
+    listening_ports: tuple[int, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Memory of the node in bytes; None = unknown.
+    memory_bytes: int | None = None
+    #: ``docker`` or ``podman``; "" = none found.
+    container_tool: str = ""
+    #: Installed engine version; "" = unknown.
+    engine_version: str = ""
+    #: Targets of ``refs/main`` by model directory (a Hugging Face cache), and the like, by absolute path.
+    links: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map)

@@ -1,0 +1,1 @@
+"""How agents get started on nodes."""

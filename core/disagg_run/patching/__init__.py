@@ -1,0 +1,1 @@
+"""Declarative source patches: match, apply, verify, revert."""

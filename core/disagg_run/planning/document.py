@@ -1,0 +1,220 @@
+"""The plan document: what one launch does on every rank, as data (DESIGN section 5)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import attrs
+
+from disagg_run.errors import PlanError
+from disagg_run.records import ContainerNeeds, Patch, Preflight, ProcessKind
+from disagg_run.sources import Source
+from disagg_run.spec.model import Node, Role, as_tuple, frozen_map
+
+SCHEMA = 1
+
+_OMIT = {"omit_empty": True}
+
+
+@attrs.frozen(kw_only=True)
+class PluginUsed:
+    """A plugin that contributed to the plan."""
+
+    name: str
+    #: Distribution that brought it; "" for a plugin registered by a program.
+    distribution: str
+    version: str
+
+
+@attrs.frozen(kw_only=True)
+class PlannedModel:
+    name: str
+    #: Path on the nodes.
+    path: str
+    #: Name that clients must use in requests.
+    served_name: str
+
+
+@attrs.frozen(kw_only=True)
+class Remark:
+    """A warning, or a check that was waived, with who caused it."""
+
+    message: str
+    source: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Ready:
+    """One proof of readiness."""
+
+    kind: Literal["tcp", "http", "generation", "exit"]
+    #: URL, ``host:port``, or "" for ``exit``.
+    target: str
+    #: Seconds from the process's start.
+    timeout_s: float
+    #: What makes the answer ours, and who must own the socket: ``{"listener": "http", "served_model": …, "url": …}``.
+    identity: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map)
+
+
+@attrs.frozen(kw_only=True)
+class After:
+    """A process that must have come so far before this one starts; a setup process is ready when it ended with 0."""
+
+    process: str
+    until: Literal["started", "listening", "ready"]
+
+
+@attrs.frozen(kw_only=True)
+class PlannedProcess:
+    """One process of a rank."""
+
+    name: str
+    kind: ProcessKind
+    role: Role | None = None
+    worker: int = 0
+    head: bool = True
+    #: The command that is asked for.
+    argv: tuple[str, ...] = attrs.field(converter=as_tuple)
+    #: What is really started instead (simulation); () = argv. A first word ``@python`` stands for the agent's interpreter.
+    exec: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, metadata=_OMIT)
+    #: Variables that we set; the rest is inherited from the agent.
+    env: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map)
+    #: Elements put before/after what the node has, joined by ":".
+    env_prepend: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, converter=frozen_map, metadata=_OMIT)
+    env_append: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, converter=frozen_map, metadata=_OMIT)
+    #: Variables that must not reach the process.
+    unset: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, metadata=_OMIT)
+    #: Variables that must be in the agent's environment and are passed on by name (secrets).
+    secrets: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, metadata=_OMIT)
+    gpus: tuple[int, ...] = attrs.field(default=(), converter=as_tuple)
+    #: First port of each listener.
+    ports: Mapping[str, int] = attrs.field(factory=dict, converter=frozen_map)
+    #: How many consecutive ports a listener has, where more than one.
+    port_counts: Mapping[str, int] = attrs.field(factory=dict, converter=frozen_map, metadata=_OMIT)
+    ready: tuple[Ready, ...] = attrs.field(default=(), converter=as_tuple)
+    after: tuple[After, ...] = attrs.field(default=(), converter=as_tuple)
+
+
+@attrs.frozen(kw_only=True)
+class PlannedContainer:
+    """The container of a group."""
+
+    image: str
+    needs: ContainerNeeds = ContainerNeeds()
+
+
+@attrs.frozen(kw_only=True)
+class Group:
+    """What shares one container, or the bare host."""
+
+    container: PlannedContainer | None = None
+    patches: tuple[Patch, ...] = attrs.field(default=(), converter=as_tuple)
+    preflight: tuple[Preflight, ...] = attrs.field(default=(), converter=as_tuple)
+    processes: tuple[PlannedProcess, ...] = attrs.field(converter=as_tuple)
+
+
+@attrs.frozen(kw_only=True)
+class RankPlan:
+    """All that one node does."""
+
+    rank: int
+    node: Node
+    groups: tuple[Group, ...] = attrs.field(converter=as_tuple)
+
+    def processes(self) -> tuple[PlannedProcess, ...]:
+        """The rank's processes, over all groups."""
+        return tuple(process for group in self.groups for process in group.processes)
+
+
+@attrs.frozen(kw_only=True)
+class SourceTable:
+    """Who set which value: JSON pointer into the plan document -> sources, the winner first, then what it replaced."""
+
+    values: Mapping[str, tuple[tuple[Source, str], ...]] = attrs.field(factory=dict, converter=frozen_map)
+
+
+@attrs.frozen(kw_only=True)
+class LaunchPlan:
+    """The whole launch. ``to_json()`` gives the document; ``LaunchPlan.from_json()`` reads it back."""
+
+    engine: str
+    engine_version: str
+    connector: str
+    model: PlannedModel
+    #: Whether ranks have real nodes; an unbound plan cannot be run, except simulated.
+    bound: bool
+    #: Whether the stand-ins are started.
+    simulated: bool = False
+    plugins: tuple[PluginUsed, ...] = attrs.field(default=(), converter=as_tuple)
+    warnings: tuple[Remark, ...] = attrs.field(default=(), converter=as_tuple)
+    waived: tuple[Remark, ...] = attrs.field(default=(), converter=as_tuple)
+    ranks: tuple[RankPlan, ...] = attrs.field(converter=as_tuple)
+    #: Not part of the document or of equality; absent after ``from_json``.
+    sources: SourceTable | None = attrs.field(default=None, eq=False, repr=False)
+
+    @property
+    def digest(self) -> str:
+        """``sha256:…`` of the canonical document without the digest itself."""
+        return _digest(self._body())
+
+    def _body(self) -> dict[str, Any]:
+        body = to_data(attrs.evolve(self, sources=None))
+        del body["sources"]
+        return {"schema": SCHEMA, **body}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document as plain data, digest included."""
+        body = self._body()
+        return {"schema": SCHEMA, "digest": _digest(body), **{k: v for k, v in body.items() if k != "schema"}}
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """The document as text; the same plan gives the same text, byte for byte."""
+        separators = None if indent else (",", ":")
+        return json.dumps(self.to_dict(), ensure_ascii=False, indent=indent, separators=separators) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> LaunchPlan:
+        """Read a plan document.
+
+        Raises PlanError where it is no JSON, of another schema, has unknown or missing keys, or its digest is wrong.
+        """
+        from disagg_run.planning.reading import read_plan
+
+        return read_plan(cls, text)
+
+    def process(self, name: str) -> PlannedProcess:
+        """The process of that name; PlanError where there is none."""
+        for rank in self.ranks:
+            for process in rank.processes():
+                if process.name == name:
+                    return process
+        raise PlanError(f"the plan has no process {name!r}", remedy=f"it has {', '.join(self.process_names())}")
+
+    def process_names(self) -> tuple[str, ...]:
+        """The names of all processes, by rank."""
+        return tuple(process.name for rank in self.ranks for process in rank.processes())
+
+
+def to_data(value: Any) -> Any:
+    """Plain JSON data of a record: dicts, lists, text and numbers; empty optional fields are left out."""
+    if isinstance(value, str) or value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, Mapping):
+        return {key: to_data(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [to_data(item) for item in value]
+    data = {}
+    for field in attrs.fields(type(value)):
+        item = getattr(value, field.name)
+        if not item and field.metadata.get("omit_empty"):
+            continue
+        data[field.name] = to_data(item)
+    return data
+
+
+def _digest(body: dict[str, Any]) -> str:
+    canonical = json.dumps(body, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()

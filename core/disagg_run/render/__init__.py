@@ -1,0 +1,1 @@
+"""A plan as table, JSON, YAML or shell."""

@@ -1,0 +1,1 @@
+"""Agents, probes, gates and teardown: a finished plan is run."""

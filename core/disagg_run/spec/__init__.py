@@ -1,0 +1,1 @@
+"""What is asked: command line, run file and environment become one ``LaunchSpec``."""

@@ -1,0 +1,1 @@
+"""The ATOM plugins of disagg-run."""

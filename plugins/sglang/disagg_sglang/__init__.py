@@ -1,0 +1,1 @@
+"""The SGLang plugins of disagg-run."""

@@ -1,0 +1,1 @@
+"""The vLLM plugins of disagg-run."""
