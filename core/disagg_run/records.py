@@ -360,11 +360,16 @@ class Patch:
 
 @attrs.frozen(kw_only=True)
 class Simulation:
-    """How the stand-in of a process is started, in place of its argv."""
+    """How a process is started under simulation, in place of its argv.
 
-    #: Words put in place of the command's program; the plan's flags follow. ``@python`` as first word stands for the
-    #: interpreter that runs the agent.
+    A stand-in is started as ``program``, the user's simulation options, ``--``, then the whole argv of the plan. A real
+    program (``stand_in=False``: a router that is installed here) takes the place of the command's program words.
+    """
+
+    #: Program words; ``@python`` as first word stands for the interpreter that runs the agent.
     program: tuple[str, ...] = attrs.field(converter=as_tuple)
+    #: Whether it is a stand-in; False = the real program under another name.
+    stand_in: bool = True
 
 
 @attrs.frozen(kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import attrs
 
@@ -13,16 +13,13 @@ from disagg_run.sources import CORE_DEFAULT, Layer, Source
 Role = Literal["prefill", "decode"]
 ROLES: tuple[Role, Role] = ("prefill", "decode")
 
-K = TypeVar("K")
-V = TypeVar("V")
 
-
-def frozen_map(value: Mapping[K, V]) -> Mapping[K, V]:
-    """A read-only copy of ``value``; attrs converter for mapping fields."""
+def frozen_map(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """A read-only copy of ``value``; attrs converter for mapping fields (mypy solves no type variables there)."""
     return MappingProxyType(dict(value))
 
 
-def as_tuple(value: Iterable[V]) -> tuple[V, ...]:
+def as_tuple(value: Iterable[Any]) -> tuple[Any, ...]:
     """A tuple of ``value``; attrs converter for sequence fields."""
     return tuple(value)
 
@@ -81,6 +78,8 @@ class RouterSpec:
 
     #: ``plan`` = part of the plan, on rank 0; ``external`` = started by somebody else, who waits for our servers.
     mode: Literal["plan", "external"] = "plan"
+    #: Version of the router whose flags are checked; None = that of the newest catalogue.
+    version: str | None = None
     #: HTTP port; None = the engine plugin's default.
     port: int | None = None
     #: Routing policy; None = the engine plugin's default.

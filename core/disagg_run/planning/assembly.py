@@ -1,0 +1,248 @@
+"""Finished processes become the plan document, grouped by container, with their order and their sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from disagg_run.context import Process, RankContext
+from disagg_run.flags import MergedFlag
+from disagg_run.host import Selection
+from disagg_run.planning.contexts import Basis
+from disagg_run.planning.document import (
+    Group,
+    LaunchPlan,
+    PlannedContainer,
+    PlannedModel,
+    PlannedProcess,
+    Provenance,
+    RankPlan,
+    Ready,
+    Remark,
+    SourceTable,
+)
+from disagg_run.planning.environment import MergedEnv
+from disagg_run.planning.readiness import SETUP_TIMEOUT_S, check_order, order, readiness
+from disagg_run.records import ContainerNeeds, Listener, Patch, Preflight
+from disagg_run.sources import CORE_DEFAULT, Source
+
+_KINDS = ("setup", "service", "server", "router", "workload")
+
+
+@attrs.frozen(kw_only=True)
+class ProcessDraft:
+    """One process with everything but its place in the document."""
+
+    process: Process
+    argv: tuple[str, ...]
+    exec: tuple[str, ...]
+    env: MergedEnv
+    ports: Mapping[str, int]
+    listeners: tuple[Listener, ...]
+    flags: tuple[MergedFlag, ...]
+    provenance: Mapping[str, Provenance]
+    #: Image where it is not the engine's.
+    image: str | None = None
+    #: For services and setups: which servers wait.
+    scope: str = "launch"
+
+
+@attrs.frozen(kw_only=True)
+class RankDraft:
+    """One rank's finished processes."""
+
+    context: RankContext
+    processes: tuple[ProcessDraft, ...]
+
+
+def assemble(
+    basis: Basis,
+    selection: Selection,
+    drafts: Sequence[RankDraft],
+    *,
+    version_source: Source,
+    warnings: tuple[Remark, ...],
+    waived: tuple[Remark, ...],
+) -> LaunchPlan:
+    """The document, checked for unique names and for waits that can end."""
+    waits = _Waits(drafts)
+    patches = _patches(basis, selection, drafts)
+    grouped = [_groups(draft, selection, waits, patches.get(draft.context.rank, ())) for draft in drafts]
+    ranks = tuple(
+        RankPlan(rank=draft.context.rank, node=draft.context.node, groups=tuple(group for group, _ in groups))
+        for draft, groups in zip(drafts, grouped, strict=True)
+    )
+    check_order(process for rank in ranks for process in rank.processes())
+    spec = basis.spec
+    return LaunchPlan(
+        engine=spec.engine,
+        engine_version=basis.engine_version,
+        connector=basis.connector,
+        model=PlannedModel(name=spec.model, path=basis.model_path, served_name=_served_name(basis, drafts)),
+        bound=basis.layout.bound,
+        simulated=spec.simulate,
+        plugins=selection.plugins,
+        warnings=warnings,
+        waived=waived,
+        ranks=ranks,
+        sources=SourceTable(values=lambda: _source_values(basis, version_source, grouped)),
+    )
+
+
+def _served_name(basis: Basis, drafts: Sequence[RankDraft]) -> str:
+    for rank in drafts:
+        for draft in rank.processes:
+            for listener in draft.listeners:
+                if listener.probe is not None and listener.probe.served_model:
+                    return listener.probe.served_model
+    return basis.spec.served_model_name or basis.spec.model
+
+
+class _Waits:
+    """Who waits for whom, over all ranks."""
+
+    def __init__(self, drafts: Sequence[RankDraft]) -> None:
+        self.setups: dict[int, list[str]] = {}
+        self.rank_services: dict[int, list[str]] = {}
+        self.launch_services: list[str] = []
+        self.worker_heads: dict[tuple[str | None, int], str] = {}
+        heads: list[tuple[bool, int, str]] = []
+        for rank in drafts:
+            index = rank.context.rank
+            for draft in rank.processes:
+                process = draft.process
+                if process.kind == "setup":
+                    self.setups.setdefault(index, []).append(process.name)
+                elif process.kind == "service" and draft.scope == "rank":
+                    self.rank_services.setdefault(index, []).append(process.name)
+                elif process.kind == "service":
+                    self.launch_services.append(process.name)
+                elif process.kind == "server" and process.head:
+                    self.worker_heads[process.role, process.worker] = process.name
+                    heads.append((process.role != "prefill", process.worker, process.name))
+        self.heads = [name for _, _, name in sorted(heads)]
+
+    def of(self, draft: ProcessDraft, rank: int, address: str) -> PlannedProcess:
+        """The document's record of a process."""
+        process, env = draft.process, draft.env
+        follows = None if process.head else self.worker_heads[process.role, process.worker]
+        ready = readiness(draft.listeners, draft.ports, address)
+        if process.kind == "setup":
+            ready = (Ready(kind="exit", target="", timeout_s=SETUP_TIMEOUT_S),)
+        return PlannedProcess(
+            name=process.name,
+            kind=process.kind,
+            role=process.role,
+            worker=process.worker,
+            head=process.head,
+            argv=draft.argv,
+            exec=draft.exec,
+            env=env.env,
+            env_prepend=env.prepend,
+            env_append=env.append,
+            unset=env.unset,
+            secrets=env.secrets,
+            gpus=process.gpus,
+            ports=dict(draft.ports),
+            port_counts={each.name: each.count for each in draft.listeners if each.count > 1},
+            ready=ready,
+            after=order(
+                kind=process.kind,
+                follows=follows,
+                setups=self.setups.get(rank, ()),
+                services=(*self.rank_services.get(rank, ()), *self.launch_services),
+                heads=self.heads,
+            ),
+        )
+
+
+_Grouped = tuple[Group, tuple[ProcessDraft, ...]]
+
+
+def _groups(
+    rank: RankDraft, selection: Selection, waits: _Waits, patches: tuple[Patch, ...]
+) -> tuple[_Grouped, ...]:
+    ctx = rank.context
+    by_image: dict[str | None, list[ProcessDraft]] = {ctx.spec.image: []}
+    for draft in sorted(rank.processes, key=lambda each: _KINDS.index(each.process.kind)):
+        # A process names another image than the engine's only where containers are used at all.
+        image = (draft.image or ctx.spec.image) if ctx.spec.image else None
+        by_image.setdefault(image, []).append(draft)
+    needs = _united(each.record for each in selection.container(ctx)) if ctx.spec.image else ContainerNeeds()
+    preflight = _preflight(ctx, selection)
+    groups = []
+    for image, processes in by_image.items():
+        if not processes:
+            continue
+        own = image == ctx.spec.image
+        group = Group(
+            container=PlannedContainer(image=image, needs=needs if own else ContainerNeeds()) if image else None,
+            patches=patches if own else (),
+            preflight=preflight if own else (),
+            processes=tuple(waits.of(draft, ctx.rank, ctx.node.address) for draft in processes),
+        )
+        groups.append((group, tuple(processes)))
+    return tuple(groups)
+
+
+def _preflight(ctx: RankContext, selection: Selection) -> tuple[Preflight, ...]:
+    checks = [each.record for each in selection.preflight(ctx)]
+    return tuple(
+        attrs.evolve(check, required=False) if check.name in ctx.spec.waive else check for check in checks
+    )
+
+
+def _united(needs: object) -> ContainerNeeds:
+    united = ContainerNeeds()
+    for need in needs:  # type: ignore[attr-defined]
+        united = ContainerNeeds(
+            mounts=_union(united.mounts, need.mounts),
+            devices=_union(united.devices, need.devices),
+            groups=_union(united.groups, need.groups),
+            capabilities=_union(united.capabilities, need.capabilities),
+            ulimits={**united.ulimits, **need.ulimits},
+            shm_bytes=max(united.shm_bytes, need.shm_bytes),
+            ipc_host=united.ipc_host or need.ipc_host,
+            network_host=united.network_host or need.network_host,
+        )
+    return united
+
+
+def _union(first: tuple, second: tuple) -> tuple:  # type: ignore[type-arg]
+    return tuple(dict.fromkeys((*first, *second)))
+
+
+def _patches(
+    basis: Basis, selection: Selection, drafts: Sequence[RankDraft]
+) -> dict[int, tuple[Patch, ...]]:
+    if not basis.spec.patches:
+        return {}
+    from disagg_run.patching import select_patches
+
+    chosen = {}
+    for draft in drafts:
+        offered = tuple(each.record for each in selection.patches(draft.context))
+        chosen[draft.context.rank] = select_patches(offered, basis.spec.patches, basis.engine_version).patches
+    return chosen
+
+
+def _source_values(
+    basis: Basis, version_source: Source, grouped: Sequence[tuple[_Grouped, ...]]
+) -> dict[str, Provenance]:
+    values: dict[str, Provenance] = {"/engine_version": ((version_source, basis.engine_version),)}
+    for key in ("engine", "connector", "model"):
+        source = basis.spec.source(key)
+        values[f"/{key}"] = ((source, str(getattr(basis.spec, key) or getattr(basis, key))),)
+    for rank, groups in enumerate(grouped):
+        for group, (_, drafts) in enumerate(groups):
+            for index, draft in enumerate(drafts):
+                prefix = f"/ranks/{rank}/groups/{group}/processes/{index}"
+                for key, provenance in draft.provenance.items():
+                    values[f"{prefix}/{key}"] = provenance
+                for key, provenance in draft.env.provenance.items():
+                    values[f"{prefix}/{key}"] = provenance
+                for listener in draft.listeners:
+                    text = str(draft.ports.get(listener.name, ""))
+                    values[f"{prefix}/ports/{listener.name}"] = ((listener.source or CORE_DEFAULT, text),)
+    return values

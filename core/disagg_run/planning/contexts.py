@@ -1,0 +1,90 @@
+"""The contexts that hooks are given, made from spec, placement and allocated ports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from disagg_run.context import Head, Process, ProcessContext, RankContext
+from disagg_run.facts import NodeFacts
+from disagg_run.records import Engine, ModelRow
+from disagg_run.spec.model import LaunchSpec
+from disagg_run.topology import Layout
+
+ROUTER = "router"
+
+
+@attrs.frozen(kw_only=True)
+class Basis:
+    """What all contexts of one plan share."""
+
+    spec: LaunchSpec
+    engine: Engine
+    model: ModelRow
+    model_path: str
+    engine_version: str
+    connector: str
+    layout: Layout
+    facts: Mapping[int, NodeFacts]
+
+    def heads(self, ports: Mapping[str, Mapping[str, int]]) -> tuple[Head, ...]:
+        """The heads of all workers, prefill first; with their ports where they are allocated."""
+        heads = [
+            Head(
+                name=process.name,
+                role=process.role,
+                worker=process.worker,
+                rank=rank,
+                address=self.layout.nodes[rank].address,
+                ports=ports.get(process.name, {}),
+            )
+            for rank, process in ((placed.rank, placed.process) for placed in self.layout.processes)
+            if process.head and process.role is not None
+        ]
+        return tuple(sorted(heads, key=lambda head: (head.role != "prefill", head.worker)))
+
+    def ranks(self, ports: Mapping[str, Mapping[str, int]], peers: frozenset[str]) -> tuple[RankContext, ...]:
+        """One context a rank; ``peers`` names the processes (services, router) whose ports are shown to all."""
+        heads = self.heads(ports)
+        peer_ports = {name: ports[name] for name in sorted(peers) if name in ports}
+        servers: dict[int, list[str]] = {}
+        for placed in self.layout.processes:
+            servers.setdefault(placed.rank, []).append(placed.process.name)
+        return tuple(
+            RankContext(
+                spec=self.spec,
+                engine=self.engine,
+                model=self.model,
+                model_path=self.model_path,
+                engine_version=self.engine_version,
+                connector=self.connector,
+                rank=rank,
+                node=node,
+                facts=self.facts.get(rank),
+                heads=heads,
+                first_node=self.layout.nodes[0],
+                peers=peer_ports,
+                servers=tuple(servers.get(rank, ())),
+            )
+            for rank, node in enumerate(self.layout.nodes)
+        )
+
+
+def processes_by_rank(layout: Layout, *, router: bool) -> tuple[tuple[Process, ...], ...]:
+    """The server processes of each rank, then the router on rank 0 where the plan has it."""
+    ranks: list[list[Process]] = [[] for _ in layout.nodes]
+    for placed in layout.processes:
+        ranks[placed.rank].append(placed.process)
+    if router:
+        ranks[layout.router_rank].append(Process(name=ROUTER, kind="router"))
+    return tuple(tuple(rank) for rank in ranks)
+
+
+def process_context(
+    rank: RankContext, process: Process, ports: Mapping[str, int], heads: Mapping[tuple[str, int], Head]
+) -> ProcessContext:
+    """The context of one process of a rank; ``heads`` by role and worker index."""
+    head = heads.get((process.role, process.worker)) if process.role else None
+    fields = {field.name: getattr(rank, field.name) for field in attrs.fields(RankContext)}
+    return ProcessContext(**fields, process=process, ports=ports, head=head)

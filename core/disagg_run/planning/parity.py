@@ -1,0 +1,96 @@
+"""What prefill and decode must have in common, compared on the finished commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from disagg_run.catalogue import Catalogue
+from disagg_run.errors import ParityError
+from disagg_run.flags import MergedFlag
+from disagg_run.planning.document import Remark
+from disagg_run.planning.environment import MergedEnv
+from disagg_run.planning.resolve import in_range
+from disagg_run.records import SharedValue
+from disagg_run.sources import CORE_DEFAULT, Source
+
+
+@attrs.frozen(kw_only=True)
+class Side:
+    """One worker's head, as the comparison sees it."""
+
+    process: str
+    role: str
+    flags: tuple[MergedFlag, ...]
+    env: MergedEnv
+    catalogue: Catalogue | None
+
+
+def check_parity(
+    shared: Iterable[SharedValue], sides: Sequence[Side], *, version: str, engine: str, waive: Iterable[str]
+) -> tuple[Remark, ...]:
+    """Compare every worker with the first; returns the differences that ``waive`` lets through.
+
+    Raises ParityError with both values and their sources.
+    """
+    waived = []
+    for value in shared:
+        if not in_range(version, value.versions, plugin=engine):
+            continue
+        difference = _first_difference(value, sides)
+        if difference is None:
+            continue
+        if value.name not in waive:
+            raise ParityError(difference, remedy=f"make them equal, or let it through with --waive {value.name}")
+        waived.append(Remark(message=difference, source=value.name))
+    return tuple(waived)
+
+
+def _first_difference(value: SharedValue, sides: Sequence[Side]) -> str | None:
+    if not sides:
+        return None
+    first = sides[0]
+    here, here_source = _value(value, first)
+    for side in sides[1:]:
+        there, there_source = _value(value, side)
+        if here != there:
+            why = f", and {value.why}" if value.why else ""
+            return (
+                f"{value.name} is {_shown(here)} for {first.process} ({here_source}) but {_shown(there)} for"
+                f" {side.process} ({there_source}){why}"
+            )
+    return None
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else repr(value)
+
+
+def _value(shared: SharedValue, side: Side) -> tuple[Any, Source | str]:
+    if shared.env:
+        provenance = side.env.provenance.get(f"env/{shared.env}")
+        return (side.env.env.get(shared.env), provenance[0][0]) if provenance else (None, CORE_DEFAULT)
+    spec = side.catalogue.lookup(shared.flag) if side.catalogue else None
+    for flag in side.flags:
+        if flag.name == shared.flag or (spec is not None and side.catalogue and side.catalogue.lookup(flag.name) is spec):
+            return _flag_value(shared, flag)
+    default = getattr(spec, "default", None)
+    return (None if default is None else _comparable(default)), f"the engine's own default of {shared.flag}"
+
+
+def _flag_value(shared: SharedValue, flag: MergedFlag) -> tuple[Any, Source]:
+    if not shared.key:
+        if flag.json is not None:
+            return flag.json, flag.source
+        return (" ".join(flag.values) if flag.values else flag.name), flag.source
+    value: Any = flag.json
+    for part in shared.key:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value, flag.leaf_sources.get(".".join(shared.key), flag.source)
+
+
+def _comparable(default: Any) -> str:
+    return default if isinstance(default, str) else json.dumps(default)

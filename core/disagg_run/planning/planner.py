@@ -1,0 +1,242 @@
+"""``plan(spec, facts)``: calls the hooks in their order, merges, checks, and yields the launch plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from disagg_run.context import Head, Process, ProcessContext, RankContext
+from disagg_run.errors import ConflictError, SpecError
+from disagg_run.facts import NodeFacts
+from disagg_run.host import Contribution, Host, Selection, build_host
+from disagg_run.planning.assembly import ProcessDraft, RankDraft, assemble
+from disagg_run.planning.commands import (
+    BuiltCommand,
+    Program,
+    asked_args,
+    build_command,
+    build_env,
+    program_catalogue,
+)
+from disagg_run.planning.contexts import ROUTER, Basis, process_context, processes_by_rank
+from disagg_run.planning.document import LaunchPlan, Remark
+from disagg_run.planning.parity import Side, check_parity
+from disagg_run.planning.readiness import check_listeners
+from disagg_run.planning.resolve import engine_version, model_path, model_row, with_tensor_parallel
+from disagg_run.planning.services import ServiceDraft, collect_services, finish_service
+from disagg_run.ports import Allocation, PortRequest, allocate
+from disagg_run.records import Listener
+from disagg_run.sources import Source
+from disagg_run.spec.model import ROLES, LaunchSpec
+from disagg_run.topology import place
+
+
+def plan(
+    spec: LaunchSpec, facts: Mapping[int, NodeFacts] | None = None, *, host: Host | None = None
+) -> LaunchPlan:
+    """The launch plan for ``spec``; a pure function of the arguments and the plugins.
+
+    ``facts``: what is known of each rank's node, by rank; None or absent ranks = not known. ``host``: the plugins; None =
+    those installed. Raises DisaggError subclasses: SpecError, TopologyError, PortError, FlagError, ParityError,
+    PluginError, ConflictError, PatchError.
+    """
+    host = build_host() if host is None else host
+    return _Planning(spec, facts or {}, host).run()
+
+
+class _Planning:
+    """One plan in the making: the steps in the order in which hooks are called."""
+
+    def __init__(self, spec: LaunchSpec, facts: Mapping[int, NodeFacts], host: Host) -> None:
+        self.selection: Selection = host.select(spec.engine, spec.connector, spec.patches)
+        engine = self.selection.engine
+        version, self.version_source = engine_version(spec, engine, facts)
+        row = model_row(spec, engine, host.models(spec.engine), version)
+        spec = with_tensor_parallel(spec, engine, row)
+        self._check_waivers(spec)
+        tp = {role: spec.role(role).tp or 0 for role in ROLES}
+        self.basis = Basis(
+            spec=spec,
+            engine=engine,
+            model=row,
+            model_path=model_path(spec),
+            engine_version=version,
+            connector=self.selection.connector.name,
+            layout=place(spec, engine, tp),
+            facts=facts,
+        )
+        self.programs: dict[str, Program] = {
+            "server": program_catalogue(engine, "server", version),
+            "router": program_catalogue(engine, "router", spec.router.version or ""),
+        }
+        self.processes = processes_by_rank(self.basis.layout, router=spec.router.mode == "plan")
+        self.warnings: dict[str, Remark] = {
+            text: Remark(message=text, source=str(source)) for text, source in spec.notices
+        }
+
+    def _check_waivers(self, spec: LaunchSpec) -> None:
+        # Preflight names are known only with contexts; a waiver must at least not be a slip of a parity name.
+        import difflib
+
+        known = [value.name for value in self.selection.parity]
+        for name in spec.waive:
+            near = difflib.get_close_matches(name, known, 1, 0.75)
+            if name not in known and near:
+                raise SpecError(f"nothing can be waived as {name!r}", remedy=f"did you mean {near[0]!r}?")
+
+    def run(self) -> LaunchPlan:
+        """Go through all steps."""
+        ranks = self.basis.ranks({}, frozenset())
+        services = collect_services(self.selection, ranks)
+        listeners = self._listeners(ranks)
+        allocation = self._allocate(listeners, services)
+        peers = frozenset({ROUTER, *(draft.name for draft in services if draft.record.kind == "service")})
+        ranks = self.basis.ranks(allocation.ports, peers)
+        drafts = self._rank_drafts(ranks, listeners, services, allocation)
+        waived = check_parity(
+            self.selection.parity,
+            self._sides(drafts),
+            version=self.basis.engine_version,
+            engine=self.basis.engine.name,
+            waive=self.basis.spec.waive,
+        )
+        for text in (*self.basis.layout.warnings, *allocation.warnings):
+            self.warnings.setdefault(text, Remark(message=text))
+        return assemble(
+            self.basis,
+            self.selection,
+            drafts,
+            version_source=self.version_source,
+            warnings=tuple(self.warnings.values()),
+            waived=waived,
+        )
+
+    def _listeners(self, ranks: Sequence[RankContext]) -> dict[str, tuple[tuple[str, Listener], ...]]:
+        heads = {(head.role, head.worker): head for head in ranks[0].heads}
+        found: dict[str, tuple[tuple[str, Listener], ...]] = {}
+        for rank in ranks:
+            for process in self.processes[rank.rank]:
+                ctx = process_context(rank, process, {}, _by_worker(heads))
+                listeners = tuple((each.plugin, each.record) for each in self.selection.readiness(ctx))
+                check_listeners(listeners, process.name, needs_http=process.head)
+                found[process.name] = listeners
+        return found
+
+    def _allocate(
+        self, listeners: Mapping[str, tuple[tuple[str, Listener], ...]], services: Sequence[ServiceDraft]
+    ) -> Allocation:
+        requests = []
+        for rank, processes in enumerate(self.processes):
+            for draft in services:
+                if draft.rank == rank and draft.record.listeners:
+                    requests.append(_request(draft.name, rank, None, draft.plugin, draft.record.listeners))
+            for process in processes:
+                worker = f"{process.role}-{process.worker}" if process.role else None
+                owned = listeners[process.name]
+                if owned:
+                    requests.append(
+                        _request(process.name, rank, worker, owned[0][0], tuple(each for _, each in owned))
+                    )
+        facts = self.basis.facts
+        return allocate(
+            requests,
+            ephemeral={rank: fact.ephemeral_ports for rank, fact in facts.items()},
+            busy={rank: frozenset(fact.listening_ports) for rank, fact in facts.items()},
+        )
+
+    def _rank_drafts(
+        self,
+        ranks: Sequence[RankContext],
+        listeners: Mapping[str, tuple[tuple[str, Listener], ...]],
+        services: Sequence[ServiceDraft],
+        allocation: Allocation,
+    ) -> list[RankDraft]:
+        heads = _by_worker({(head.role, head.worker): head for head in ranks[0].heads})
+        drafts = []
+        for rank in ranks:
+            processes = []
+            for draft in services:
+                if draft.rank == rank.rank:
+                    processes.append(finish_service(self.selection, rank, draft, allocation.ports.get(draft.name, {})))
+            for process in self.processes[rank.rank]:
+                ports = allocation.ports.get(process.name, {})
+                ctx = process_context(rank, process, ports, heads)
+                processes.append(self._process(ctx, listeners[process.name]))
+            drafts.append(RankDraft(context=rank, processes=tuple(processes)))
+        return drafts
+
+    def _process(self, ctx: ProcessContext, listeners: tuple[tuple[str, Listener], ...]) -> ProcessDraft:
+        router = ctx.process.kind == "router"
+        answered = self.selection.router_command(ctx) if router else self.selection.server_command(ctx)
+        built = build_command(
+            self.selection,
+            ctx,
+            self.programs["router" if router else "server"],
+            command=answered.record,
+            asked=asked_args(ctx.spec, ctx),
+        )
+        for text in built.warnings:
+            self.warnings.setdefault(text, Remark(message=text))
+        image = built.image or (ctx.spec.router.image if router else None)
+        return ProcessDraft(
+            process=ctx.process,
+            argv=built.argv,
+            exec=self._simulated(ctx, built) if ctx.spec.simulate else (),
+            env=build_env(self.selection, ctx),
+            ports=ctx.ports,
+            listeners=tuple(record for _, record in listeners),
+            flags=built.flags,
+            provenance=built.provenance,
+            image=image,
+        )
+
+    def _simulated(self, ctx: ProcessContext, built: BuiltCommand) -> tuple[str, ...]:
+        answers = self.selection.simulation(ctx)
+        if not answers:
+            return ()
+        if len(answers) > 1:
+            raise _two_answers("disagg_simulation", ctx.process, answers)
+        stand_in = answers[0].record
+        if not stand_in.stand_in:
+            return (*stand_in.program, *built.argv[len(built.program) :])
+        chosen = ctx.spec.simulation
+        words = [*chosen.get("all", ())]
+        if ctx.process.role is not None:
+            words += chosen.get(ctx.process.role, ())
+        words += chosen.get(ctx.process.name, ())
+        return (*stand_in.program, *words, "--", *built.argv)
+
+    def _sides(self, drafts: Sequence[RankDraft]) -> list[Side]:
+        catalogue = self.programs["server"].catalogue
+        sides = [
+            Side(
+                process=draft.process.name,
+                role=draft.process.role,
+                flags=draft.flags,
+                env=draft.env,
+                catalogue=catalogue,
+            )
+            for rank in drafts
+            for draft in rank.processes
+            if draft.process.role is not None and draft.process.head
+        ]
+        return sorted(sides, key=lambda side: side.role != "prefill")
+
+
+def _by_worker(heads: Mapping[tuple[str, int], Head]) -> Mapping[tuple[str, int], Head]:
+    return heads
+
+
+def _request(
+    process: str, rank: int, worker: str | None, plugin: str, listeners: tuple[Listener, ...]
+) -> PortRequest:
+    return PortRequest(process=process, rank=rank, worker=worker, listeners=listeners, plugin=plugin)
+
+
+def _two_answers(hook: str, process: Process, answers: Sequence[Contribution[object]]) -> ConflictError:
+    names = ", ".join(repr(answer.plugin) for answer in answers)
+    return ConflictError(f"plugins {names} all answer {hook} for {process.name}", remedy="disable all but one")
+
+
+__all__ = ["Source", "attrs", "plan"]

@@ -1,0 +1,100 @@
+"""Readiness and order: probes with their targets, and what each process waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from disagg_run.errors import PlanError, PluginError
+from disagg_run.planning.document import After, PlannedProcess, Ready
+from disagg_run.records import Listener
+
+#: Setup commands are short; one that hangs must not hold nodes (seconds).
+SETUP_TIMEOUT_S = 300.0
+
+
+def host_port(address: str, port: int) -> str:
+    """``address:port``, an IPv6 address in brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def readiness(listeners: Iterable[Listener], ports: Mapping[str, int], address: str) -> tuple[Ready, ...]:
+    """The proofs that a process's listeners ask for, with targets on ``address``."""
+    proofs = []
+    for listener in listeners:
+        probe = listener.probe
+        if probe is None:
+            continue
+        place = host_port(address, ports[listener.name])
+        identity = {"listener": listener.name}
+        if probe.served_model is not None:
+            identity["served_model"] = probe.served_model
+            identity["url"] = f"http://{place}{probe.identity_path}"
+        target = place if probe.kind == "tcp" else f"http://{place}{probe.path}"
+        proofs.append(Ready(kind=probe.kind, target=target, timeout_s=float(probe.timeout_s), identity=identity))
+    return tuple(proofs)
+
+
+def check_listeners(listeners: Sequence[tuple[str, Listener]], process: str, *, needs_http: bool) -> None:
+    """Refuse listeners of one process that two plugins name alike, and a head without one called ``http``."""
+    owners: dict[str, str] = {}
+    for plugin, listener in listeners:
+        other = owners.setdefault(listener.name, plugin)
+        if other != plugin or sum(1 for _, each in listeners if each.name == listener.name) > 1:
+            raise PluginError(
+                f"plugins {other!r} and {plugin!r} both name a listener {listener.name!r} of {process} in"
+                " disagg_readiness",
+                remedy="a process's listeners need different names",
+            )
+    if needs_http and "http" not in owners:
+        raise PluginError(
+            f"no plugin names the listener 'http' of {process} in disagg_readiness",
+            remedy="the engine plugin must say where a worker's head and the router serve HTTP",
+        )
+
+
+def order(
+    *,
+    kind: str,
+    follows: str | None,
+    setups: Iterable[str],
+    services: Iterable[str],
+    heads: Iterable[str],
+) -> tuple[After, ...]:
+    """What a process waits for.
+
+    Setup waits for nothing, a service for the setups of its rank, a server for setups and services, a follower for its
+    head's start as well (never its readiness: the head is ready only when the followers have joined), the router for
+    every head.
+    """
+    if kind == "setup":
+        return ()
+    edges = [After(process=name, until="ready") for name in setups]
+    if kind == "service":
+        return tuple(edges)
+    edges += [After(process=name, until="ready") for name in services]
+    if kind == "server":
+        if follows is not None:
+            edges.append(After(process=follows, until="started"))
+        return tuple(edges)
+    edges += [After(process=name, until="ready") for name in heads]
+    return tuple(edges)
+
+
+def check_order(processes: Iterable[PlannedProcess]) -> None:
+    """Refuse names used twice, waits for processes that do not exist, and circles of waits."""
+    waits: dict[str, tuple[str, ...]] = {}
+    for process in processes:
+        if process.name in waits:
+            raise PlanError(f"two processes are called {process.name!r}", remedy="process names are unique in a plan")
+        waits[process.name] = tuple(edge.process for edge in process.after)
+    for name, targets in waits.items():
+        for target in targets:
+            if target not in waits:
+                raise PlanError(f"{name} waits for {target!r}, which is no process of the plan")
+    done: set[str] = set()
+    while len(done) < len(waits):
+        free = [name for name, targets in waits.items() if name not in done and done.issuperset(targets)]
+        if not free:
+            circle = sorted(set(waits) - done)
+            raise PlanError(f"these processes wait for each other in a circle: {', '.join(circle)}")
+        done.update(free)

@@ -1,0 +1,67 @@
+"""A plan document back into records."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+from disagg_run.errors import PlanError
+from disagg_run.planning.document import SCHEMA, LaunchPlan
+
+T = TypeVar("T", bound=LaunchPlan)
+
+
+def read_plan(cls: type[T], text: str | bytes) -> T:
+    """The plan that ``text`` holds.
+
+    Raises PlanError where it is no JSON object, of another schema, has unknown or missing keys or values of a wrong
+    type, or where its digest is not that of its content.
+    """
+    data = _json_object(text)
+    schema = data.pop("schema", None)
+    if schema != SCHEMA:
+        raise PlanError(
+            f"the plan document has schema {schema!r}, this disagg-run reads schema {SCHEMA}",
+            remedy="make the plan anew with this version",
+        )
+    digest = data.pop("digest", None)
+    plan = _structure(cls, data)
+    if digest != plan.digest:
+        raise PlanError(
+            f"the plan's digest is {digest!r} but its content has {plan.digest!r}",
+            remedy="it was changed by hand or damaged: make it anew, or change it with attrs.evolve and to_json",
+        )
+    return plan
+
+
+def _json_object(text: str | bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise PlanError(f"the plan document is no JSON: {error}", remedy="give a file made by plan --format json") from None
+    if not isinstance(data, dict):
+        raise PlanError("the plan document is no JSON object", remedy="give a file made by plan --format json")
+    return data
+
+
+def _structure(cls: type[T], data: dict[str, Any]) -> T:
+    import cattrs  # ~90 ms to import, and only a reader of plans needs it
+
+    converter = cattrs.Converter(forbid_extra_keys=True)
+    for scalar in (int, float, str, bool):
+        converter.register_structure_hook(scalar, _exact)
+    try:
+        return converter.structure(data, cls)
+    except cattrs.BaseValidationError as error:
+        reasons = cattrs.transform_error(error)
+        raise PlanError(
+            f"the plan document does not fit: {reasons[0].replace('$.', '').replace('$', 'the document')}",
+            remedy="make the plan anew with this version",
+        ) from None
+
+
+def _exact(value: Any, kind: type) -> Any:
+    """A scalar as it stands: cattrs would turn 8010 into '8010', and a plan must not change by being read."""
+    if type(value) is kind or (kind is float and type(value) is int):
+        return value
+    raise ValueError(f"{value!r} is no {kind.__name__}")

@@ -1,0 +1,137 @@
+"""What a spec leaves open, settled before placement: engine version, model row, model path, tensor-parallel size."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+
+import attrs
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from disagg_run.errors import PlanError, PluginError, SpecError, TopologyError
+from disagg_run.facts import NodeFacts
+from disagg_run.records import Engine, ModelRow
+from disagg_run.sources import CORE_DEFAULT, Layer, Source
+from disagg_run.spec.model import ROLES, LaunchSpec, Role
+
+# A version counts only where the whole tag, or a part of it that starts with "v", is one: `v0.5.12-rocm700-mi35x` is an
+# engine's 0.5.12, `rocm7.2.0-nightly` is not.
+_TAG_VERSION = re.compile(r"(?:\A|[-_])v(\d+\.\d+(?:\.\d+)?(?:\.?(?:rc|post|dev)\d+)?)|\A(\d+\.\d+\.\d+)(?=\Z|-)")
+
+
+def in_range(version: str, specifiers: str, *, plugin: str) -> bool:
+    """Whether ``version`` lies in the PEP 440 set ``specifiers`` (pre-releases too); PluginError for a broken set."""
+    try:
+        return SpecifierSet(specifiers).contains(Version(version), prereleases=True)
+    except InvalidSpecifier:
+        raise PluginError(f"plugin {plugin!r} gives {specifiers!r}, which is no version range") from None
+    except InvalidVersion:
+        raise SpecError(
+            f"engine version {version!r} is no version", remedy="write it like 0.5.12 or 0.5.12.post1"
+        ) from None
+
+
+def engine_version(
+    spec: LaunchSpec, engine: Engine, facts: Mapping[int, NodeFacts]
+) -> tuple[str, Source]:
+    """The version to plan for and who said so: the user, the image's tag, the nodes, or the engine plugin's default.
+
+    Raises SpecError for nodes that differ or a version that the plugin cannot plan for.
+    """
+    version, source = _stated_version(spec, engine, facts)
+    if not in_range(version, engine.versions, plugin=engine.name):
+        raise SpecError(
+            f"{engine.name} plans for versions {engine.versions}, not for {version} ({source})",
+            remedy="name one with --engine-version",
+        )
+    return version, source
+
+
+def _stated_version(spec: LaunchSpec, engine: Engine, facts: Mapping[int, NodeFacts]) -> tuple[str, Source]:
+    if spec.engine_version:
+        return spec.engine_version, spec.source("engine_version")
+    if spec.image:
+        tag = spec.image.rpartition("/")[2].partition("@")[0].partition(":")[2]
+        found = _TAG_VERSION.search(tag)
+        if found:
+            asked = spec.source("image")
+            return found[1] or found[2], attrs.evolve(asked, why=f"tag of image {spec.image}")
+    installed = sorted({fact.engine_version for fact in facts.values() if fact.engine_version})
+    if len(installed) > 1:
+        raise SpecError(
+            f"the nodes have different versions of {engine.name} installed: {', '.join(installed)}",
+            remedy="install one, or name the version to plan for with --engine-version",
+        )
+    if installed:
+        return installed[0], Source(layer=Layer.CORE, where="installed engine")
+    return engine.default_version, Source(
+        layer=Layer.ENGINE, plugin=engine.name, why="no version was named, no image tag tells one, none is installed"
+    )
+
+
+def model_row(spec: LaunchSpec, engine: Engine, rows: Iterable[ModelRow], version: str) -> ModelRow:
+    """The table's row for the spec's model and the engine version.
+
+    Raises SpecError for a model that the table does not have (naming the nearest), or not for this version.
+    """
+    rows = tuple(rows)
+    named = [row for row in rows if row.name == spec.model]
+    for row in named:
+        if in_range(version, row.versions, plugin=engine.name):
+            return row
+    if named:
+        ranges = ", ".join(sorted({row.versions or "all" for row in named}))
+        raise SpecError(
+            f"{engine.name} has {spec.model!r} for versions {ranges}, not for {version}",
+            remedy="name another --engine-version",
+        )
+    if engine.any_model:
+        return ModelRow(name=spec.model)
+    names = sorted({row.name for row in rows})
+    near = difflib.get_close_matches(spec.model, names, 1, 0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise SpecError(
+        f"{engine.name} has no model {spec.model!r} ({spec.source('model')})",
+        remedy=f"{hint}its table has {', '.join(names) or 'none'}",
+    )
+
+
+def with_tensor_parallel(spec: LaunchSpec, engine: Engine, row: ModelRow) -> LaunchSpec:
+    """The spec with each role's ``tp`` filled in: as asked, else the model row's, else what a node's GPUs leave.
+
+    Raises TopologyError where pp * dp leaves no whole number of GPUs.
+    """
+    changes: dict[str, object] = {}
+    sources = dict(spec.sources)
+    for role in ROLES:
+        asked = spec.role(role)
+        if asked.tp is not None:
+            continue
+        tp, source = _default_tp(spec, engine, row, role)
+        changes[role] = attrs.evolve(asked, tp=tp)
+        sources[f"{role}.tp"] = source
+    return attrs.evolve(spec, sources=sources, **changes) if changes else spec
+
+
+def _default_tp(spec: LaunchSpec, engine: Engine, row: ModelRow, role: Role) -> tuple[int, Source]:
+    if role in row.tp:
+        place = row.places.get(f"tp.{role}") or row.places.get("", "")
+        return row.tp[role], Source(layer=Layer.MODEL, plugin=engine.name, where=place)
+    replicas = spec.role(role).pp * spec.role(role).dp
+    if replicas < 1 or spec.gpus_per_node % replicas:
+        raise TopologyError(
+            f"{role}: pp * dp = {replicas} does not divide the {spec.gpus_per_node} GPUs of a node",
+            remedy=f"name --{role}-tp",
+        )
+    return spec.gpus_per_node // replicas, attrs.evolve(CORE_DEFAULT, why="all GPUs of a node")
+
+
+def model_path(spec: LaunchSpec) -> str:
+    """Where the model lies on the nodes."""
+    if spec.model_path:
+        return spec.model_path
+    if not spec.model_dir:
+        raise PlanError("neither a model path nor a model directory is given", remedy="name --model-path or --model-dir")
+    return f"{spec.model_dir.rstrip('/') or ''}/{spec.model}"

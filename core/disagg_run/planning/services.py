@@ -1,0 +1,105 @@
+"""Service and setup processes: named, given their ports, and merged like the others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from disagg_run.context import Process, ProcessContext, RankContext
+from disagg_run.errors import PluginError
+from disagg_run.host import Selection
+from disagg_run.planning.assembly import ProcessDraft
+from disagg_run.planning.commands import asked_args
+from disagg_run.planning.environment import merge_env
+from disagg_run.flags import merge_flags, render, split_words
+from disagg_run.records import EnvSetting, Flag, ServiceProcess
+
+_PORT = re.compile(r"\{port:([a-z0-9_-]+)\}")
+
+
+@attrs.frozen(kw_only=True)
+class ServiceDraft:
+    """A service or setup process before its ports are known."""
+
+    #: Unique in the plan.
+    name: str
+    rank: int
+    plugin: str
+    record: ServiceProcess
+
+
+def collect_services(selection: Selection, ranks: Sequence[RankContext]) -> tuple[ServiceDraft, ...]:
+    """Ask every rank's services; a name that several ranks use gets ``@RANK`` behind it."""
+    found = [
+        (each.record.name, rank.rank, each.plugin, each.record) for rank in ranks for each in selection.services(rank)
+    ]
+    users: dict[str, set[int]] = {}
+    for name, rank_index, _, _ in found:
+        users.setdefault(name, set()).add(rank_index)
+    return tuple(
+        ServiceDraft(
+            name=f"{name}@{rank_index}" if len(users[name]) > 1 else name,
+            rank=rank_index,
+            plugin=plugin,
+            record=record,
+        )
+        for name, rank_index, plugin, record in found
+    )
+
+
+def finish_service(
+    selection: Selection, rank: RankContext, draft: ServiceDraft, ports: Mapping[str, int]
+) -> ProcessDraft:
+    """The service's process with its ports filled into its command."""
+    record = draft.record
+    process = Process(name=draft.name, kind=record.kind)
+    fields = {field.name: getattr(rank, field.name) for field in attrs.fields(RankContext)}
+    ctx = ProcessContext(**fields, process=process, ports=ports)
+    flags = [_filled_flag(flag, ports, draft) for flag in record.command.flags]
+    for text in asked_args(rank.spec, ctx):
+        flags += split_words(text.words, None, text.source)
+    merged = merge_flags(flags, None, where=draft.name)
+    program = tuple(_filled(word, ports, draft) for word in record.command.program)
+    own = rank.spec.processes.get(draft.name)
+    asked = [
+        EnvSetting(name, value, source=rank.spec.source(f"processes.{draft.name}.env.{name}"))
+        for name, value in (own.env if own else {}).items()
+    ]
+    simulated = selection.simulation(ctx) if rank.spec.simulate else ()
+    argv = (*program, *render(merged))
+    words = (*rank.spec.simulation.get("all", ()), *rank.spec.simulation.get(draft.name, ()))
+    return ProcessDraft(
+        process=process,
+        argv=argv,
+        exec=(*simulated[0].record.program, *words, "--", *argv) if simulated else (),
+        env=merge_env([*record.env, *asked], where=draft.name),
+        ports=ports,
+        listeners=record.listeners,
+        flags=merged,
+        provenance={},
+        image=record.command.image,
+        scope=record.scope,
+    )
+
+
+def _filled_flag(flag: Flag, ports: Mapping[str, int], draft: ServiceDraft) -> Flag:
+    return attrs.evolve(flag, values=_fill_all(flag.values, ports, draft))
+
+
+def _fill_all(words: Iterable[str], ports: Mapping[str, int], draft: ServiceDraft) -> tuple[str, ...]:
+    return tuple(_filled(word, ports, draft) for word in words)
+
+
+def _filled(word: str, ports: Mapping[str, int], draft: ServiceDraft) -> str:
+    def port(match: re.Match[str]) -> str:
+        if match[1] not in ports:
+            raise PluginError(
+                f"plugin {draft.plugin!r} writes {match[0]} in the command of {draft.name}, which has no listener"
+                f" {match[1]!r}",
+                remedy=f"its listeners are {', '.join(ports) or 'none'}",
+            )
+        return str(ports[match[1]])
+
+    return _PORT.sub(port, word)
