@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import attrs
 
@@ -27,6 +28,7 @@ from disagg_run.planning.readiness import SETUP_TIMEOUT_S, check_order, order, r
 from disagg_run.records import ContainerNeeds, Listener, Patch, Preflight
 from disagg_run.sources import CORE_DEFAULT, Source
 
+T = TypeVar("T")
 _KINDS = ("setup", "service", "server", "router", "workload")
 
 
@@ -193,9 +195,9 @@ def _preflight(ctx: RankContext, selection: Selection) -> tuple[Preflight, ...]:
     )
 
 
-def _united(needs: object) -> ContainerNeeds:
+def _united(needs: Iterable[ContainerNeeds]) -> ContainerNeeds:
     united = ContainerNeeds()
-    for need in needs:  # type: ignore[attr-defined]
+    for need in needs:
         united = ContainerNeeds(
             mounts=_union(united.mounts, need.mounts),
             devices=_union(united.devices, need.devices),
@@ -209,7 +211,7 @@ def _united(needs: object) -> ContainerNeeds:
     return united
 
 
-def _union(first: tuple, second: tuple) -> tuple:  # type: ignore[type-arg]
+def _union(first: tuple[T, ...], second: tuple[T, ...]) -> tuple[T, ...]:
     return tuple(dict.fromkeys((*first, *second)))
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
-
-import attrs
 
 from disagg_run.context import Head, Process, ProcessContext, RankContext
 from disagg_run.errors import ConflictError, SpecError
@@ -27,7 +26,6 @@ from disagg_run.planning.resolve import engine_version, model_path, model_row, w
 from disagg_run.planning.services import ServiceDraft, collect_services, finish_service
 from disagg_run.ports import Allocation, PortRequest, allocate
 from disagg_run.records import Listener
-from disagg_run.sources import Source
 from disagg_run.spec.model import ROLES, LaunchSpec
 from disagg_run.topology import place
 
@@ -77,8 +75,6 @@ class _Planning:
 
     def _check_waivers(self, spec: LaunchSpec) -> None:
         # Preflight names are known only with contexts; a waiver must at least not be a slip of a parity name.
-        import difflib
-
         known = [value.name for value in self.selection.parity]
         for name in spec.waive:
             near = difflib.get_close_matches(name, known, 1, 0.75)
@@ -113,11 +109,11 @@ class _Planning:
         )
 
     def _listeners(self, ranks: Sequence[RankContext]) -> dict[str, tuple[tuple[str, Listener], ...]]:
-        heads = {(head.role, head.worker): head for head in ranks[0].heads}
+        heads = _by_worker(ranks[0].heads)
         found: dict[str, tuple[tuple[str, Listener], ...]] = {}
         for rank in ranks:
             for process in self.processes[rank.rank]:
-                ctx = process_context(rank, process, {}, _by_worker(heads))
+                ctx = process_context(rank, process, {}, heads)
                 listeners = tuple((each.plugin, each.record) for each in self.selection.readiness(ctx))
                 check_listeners(listeners, process.name, needs_http=process.head)
                 found[process.name] = listeners
@@ -152,7 +148,7 @@ class _Planning:
         services: Sequence[ServiceDraft],
         allocation: Allocation,
     ) -> list[RankDraft]:
-        heads = _by_worker({(head.role, head.worker): head for head in ranks[0].heads})
+        heads = _by_worker(ranks[0].heads)
         drafts = []
         for rank in ranks:
             processes = []
@@ -224,8 +220,8 @@ class _Planning:
         return sorted(sides, key=lambda side: side.role != "prefill")
 
 
-def _by_worker(heads: Mapping[tuple[str, int], Head]) -> Mapping[tuple[str, int], Head]:
-    return heads
+def _by_worker(heads: Sequence[Head]) -> dict[tuple[str, int], Head]:
+    return {(head.role, head.worker): head for head in heads}
 
 
 def _request(
@@ -237,6 +233,3 @@ def _request(
 def _two_answers(hook: str, process: Process, answers: Sequence[Contribution[object]]) -> ConflictError:
     names = ", ".join(repr(answer.plugin) for answer in answers)
     return ConflictError(f"plugins {names} all answer {hook} for {process.name}", remedy="disable all but one")
-
-
-__all__ = ["Source", "attrs", "plan"]
