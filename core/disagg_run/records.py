@@ -247,6 +247,8 @@ class Listener:
     worker_wide: bool = False
     #: What proves the process ready; a process may have several.
     probe: Probe | None = None
+    #: Proofs of the same listener that count after ``probe``: a generation through a router.
+    further_probes: tuple[Probe, ...] = attrs.field(default=(), converter=as_tuple)
     #: Who chose the port; None = the plugin that returns it.
     source: Source | None = None
 

@@ -21,16 +21,16 @@ def readiness(listeners: Iterable[Listener], ports: Mapping[str, int], address: 
     """The proofs that a process's listeners ask for, with targets on ``address``."""
     proofs = []
     for listener in listeners:
-        probe = listener.probe
-        if probe is None:
-            continue
-        place = host_port(address, ports[listener.name])
-        identity = {"listener": listener.name}
-        if probe.served_model is not None:
-            identity["served_model"] = probe.served_model
-            identity["url"] = f"http://{place}{probe.identity_path}"
-        target = place if probe.kind == "tcp" else f"http://{place}{probe.path}"
-        proofs.append(Ready(kind=probe.kind, target=target, timeout_s=float(probe.timeout_s), identity=identity))
+        for probe in (listener.probe, *listener.further_probes):
+            if probe is None:
+                continue
+            place = host_port(address, ports[listener.name])
+            identity = {"listener": listener.name}
+            if probe.served_model is not None:
+                identity["served_model"] = probe.served_model
+                identity["url"] = f"http://{place}{probe.identity_path}"
+            target = place if probe.kind == "tcp" else f"http://{place}{probe.path}"
+            proofs.append(Ready(kind=probe.kind, target=target, timeout_s=float(probe.timeout_s), identity=identity))
     return tuple(proofs)
 
 
