@@ -162,9 +162,7 @@ class _Waits:
 _Grouped = tuple[Group, tuple[ProcessDraft, ...]]
 
 
-def _groups(
-    rank: RankDraft, selection: Selection, waits: _Waits, patches: tuple[Patch, ...]
-) -> tuple[_Grouped, ...]:
+def _groups(rank: RankDraft, selection: Selection, waits: _Waits, patches: tuple[Patch, ...]) -> tuple[_Grouped, ...]:
     ctx = rank.context
     by_image: dict[str | None, list[ProcessDraft]] = {ctx.spec.image: []}
     for draft in sorted(rank.processes, key=lambda each: _KINDS.index(each.process.kind)):
@@ -190,9 +188,7 @@ def _groups(
 
 def _preflight(ctx: RankContext, selection: Selection) -> tuple[Preflight, ...]:
     checks = [each.record for each in selection.preflight(ctx)]
-    return tuple(
-        attrs.evolve(check, required=False) if check.name in ctx.spec.waive else check for check in checks
-    )
+    return tuple(attrs.evolve(check, required=False) if check.name in ctx.spec.waive else check for check in checks)
 
 
 def _united(needs: Iterable[ContainerNeeds]) -> ContainerNeeds:
@@ -215,9 +211,7 @@ def _union(first: tuple[T, ...], second: tuple[T, ...]) -> tuple[T, ...]:
     return tuple(dict.fromkeys((*first, *second)))
 
 
-def _patches(
-    basis: Basis, selection: Selection, drafts: Sequence[RankDraft]
-) -> dict[int, tuple[Patch, ...]]:
+def _patches(basis: Basis, selection: Selection, drafts: Sequence[RankDraft]) -> dict[int, tuple[Patch, ...]]:
     if not basis.spec.patches:
         return {}
     from disagg_run.patching import select_patches

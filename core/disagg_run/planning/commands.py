@@ -117,9 +117,7 @@ def asked_args(spec: LaunchSpec, ctx: ProcessContext) -> tuple[ArgText, ...]:
     return (*spec.args, *ctx.role_spec.args, *own)
 
 
-def build_env(
-    selection: Selection, ctx: ProcessContext, *, further: Iterable[EnvSetting] = ()
-) -> MergedEnv:
+def build_env(selection: Selection, ctx: ProcessContext, *, further: Iterable[EnvSetting] = ()) -> MergedEnv:
     """Merge plugins' variables with the user's for one process; ``further`` are settings that came with the process."""
     settings = [contribution.record for contribution in selection.env(ctx)]
     settings += further
@@ -133,9 +131,7 @@ def asked_env(spec: LaunchSpec, ctx: ProcessContext) -> list[EnvSetting]:
     settings: list[EnvSetting] = []
 
     def add(values: Mapping[str, str], path: str) -> None:
-        settings.extend(
-            EnvSetting(name, value, source=spec.source(f"{path}.{name}")) for name, value in values.items()
-        )
+        settings.extend(EnvSetting(name, value, source=spec.source(f"{path}.{name}")) for name, value in values.items())
 
     if process.role is not None:
         add(spec.env, "env")

@@ -78,7 +78,7 @@ class PlannedProcess:
     head: bool = True
     #: The command that is asked for.
     argv: tuple[str, ...] = attrs.field(converter=as_tuple)
-    #: What is really started instead (simulation); () = argv. A first word ``@python`` stands for the agent's interpreter.
+    #: What is really started instead (simulation); () = argv. A first word ``@python`` is the agent's interpreter.
     exec: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, metadata=_OMIT)
     #: Variables that we set; the rest is inherited from the agent.
     env: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map)
@@ -103,7 +103,7 @@ class PlannedContainer:
     """The container of a group."""
 
     image: str
-    needs: ContainerNeeds = ContainerNeeds()
+    needs: ContainerNeeds = attrs.field(factory=ContainerNeeds)
 
 
 @attrs.frozen(kw_only=True)
@@ -170,7 +170,7 @@ class SourceTable:
     values: Mapping[str, Provenance] = attrs.field(factory=dict, converter=_source_values)
 
     def to_json(self, digest: str) -> str:
-        """The sources document of ``plan --sources``: an interned table, and for each pointer [source index, text] pairs."""
+        """The document of ``plan --sources``: an interned table, and [source index, text] pairs for each pointer."""
         index: dict[str, int] = {}
         pointers = {
             pointer: [[index.setdefault(str(source), len(index)), text] for source, text in provenance]

@@ -81,7 +81,8 @@ def _check_clash(before: EnvSetting, after: EnvSetting, where: str) -> None:
             remedy="a plugin gives one value for a variable",
         )
     raise ConflictError(
-        f"plugins {old.plugin!r} and {new.plugin!r} both set {after.name} of {where}: {_shown(before)} and {_shown(after)}",
+        f"plugins {old.plugin!r} and {new.plugin!r} both set {after.name} of {where}:"
+        f" {_shown(before)} and {_shown(after)}",
         remedy=f"disable one of them, or settle it with --env {after.name}=…",
     )
 
@@ -90,9 +91,7 @@ def _shown(setting: EnvSetting) -> str:
     return setting.op if setting.op in ("unset", "secret") else repr(setting.value)
 
 
-def _merged(
-    winners: dict[str, list[EnvSetting]], paths: dict[tuple[str, str], list[EnvSetting]]
-) -> MergedEnv:
+def _merged(winners: dict[str, list[EnvSetting]], paths: dict[tuple[str, str], list[EnvSetting]]) -> MergedEnv:
     provenance: dict[str, Provenance] = {}
     names: dict[str, list[str]] = {"set": [], "unset": [], "secret": []}
     for name in sorted(winners):

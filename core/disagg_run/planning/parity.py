@@ -75,7 +75,9 @@ def _value(shared: SharedValue, side: Side) -> tuple[Any, Source | str]:
         return (side.env.env.get(shared.env), provenance[0][0]) if provenance else (None, CORE_DEFAULT)
     spec = side.catalogue.lookup(shared.flag) if side.catalogue else None
     for flag in side.flags:
-        if flag.name == shared.flag or (spec is not None and side.catalogue and side.catalogue.lookup(flag.name) is spec):
+        if flag.name == shared.flag or (
+            spec is not None and side.catalogue and side.catalogue.lookup(flag.name) is spec
+        ):
             return _flag_value(shared, flag)
     default = getattr(spec, "default", None)
     return (None if default is None else _comparable(default)), f"the engine's own default of {shared.flag}"

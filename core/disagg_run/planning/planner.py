@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from disagg_run.context import Head, Process, ProcessContext, RankContext
 from disagg_run.errors import ConflictError, SpecError
 from disagg_run.facts import NodeFacts
-from disagg_run.host import Contribution, Host, Selection, build_host
+from disagg_run.host import Host, Selection, build_host
 from disagg_run.planning.assembly import ProcessDraft, RankDraft, assemble
 from disagg_run.planning.commands import (
     BuiltCommand,
@@ -30,13 +30,11 @@ from disagg_run.spec.model import ROLES, LaunchSpec
 from disagg_run.topology import place
 
 
-def plan(
-    spec: LaunchSpec, facts: Mapping[int, NodeFacts] | None = None, *, host: Host | None = None
-) -> LaunchPlan:
+def plan(spec: LaunchSpec, facts: Mapping[int, NodeFacts] | None = None, *, host: Host | None = None) -> LaunchPlan:
     """The launch plan for ``spec``; a pure function of the arguments and the plugins.
 
-    ``facts``: what is known of each rank's node, by rank; None or absent ranks = not known. ``host``: the plugins; None =
-    those installed. Raises DisaggError subclasses: SpecError, TopologyError, PortError, FlagError, ParityError,
+    ``facts``: what is known of each rank's node, by rank; absent ranks = not known. ``host``: the plugins; None = those
+    installed. Raises DisaggError subclasses: SpecError, TopologyError, PortError, FlagError, ParityError,
     PluginError, ConflictError, PatchError.
     """
     host = build_host() if host is None else host
@@ -131,9 +129,7 @@ class _Planning:
                 worker = f"{process.role}-{process.worker}" if process.role else None
                 owned = listeners[process.name]
                 if owned:
-                    requests.append(
-                        _request(process.name, rank, worker, owned[0][0], tuple(each for _, each in owned))
-                    )
+                    requests.append(_request(process.name, rank, worker, owned[0][0], tuple(each for _, each in owned)))
         facts = self.basis.facts
         return allocate(
             requests,
@@ -192,7 +188,7 @@ class _Planning:
         if not answers:
             return ()
         if len(answers) > 1:
-            raise _two_answers("disagg_simulation", ctx.process, answers)
+            raise _two_answers("disagg_simulation", ctx.process, [answer.plugin for answer in answers])
         stand_in = answers[0].record
         if not stand_in.stand_in:
             return (*stand_in.program, *built.argv[len(built.program) :])
@@ -224,12 +220,10 @@ def _by_worker(heads: Sequence[Head]) -> dict[tuple[str, int], Head]:
     return {(head.role, head.worker): head for head in heads}
 
 
-def _request(
-    process: str, rank: int, worker: str | None, plugin: str, listeners: tuple[Listener, ...]
-) -> PortRequest:
+def _request(process: str, rank: int, worker: str | None, plugin: str, listeners: tuple[Listener, ...]) -> PortRequest:
     return PortRequest(process=process, rank=rank, worker=worker, listeners=listeners, plugin=plugin)
 
 
-def _two_answers(hook: str, process: Process, answers: Sequence[Contribution[object]]) -> ConflictError:
-    names = ", ".join(repr(answer.plugin) for answer in answers)
+def _two_answers(hook: str, process: Process, plugins: Sequence[str]) -> ConflictError:
+    names = ", ".join(repr(plugin) for plugin in plugins)
     return ConflictError(f"plugins {names} all answer {hook} for {process.name}", remedy="disable all but one")

@@ -38,7 +38,9 @@ def _json_object(text: str | bytes) -> dict[str, Any]:
     try:
         data = json.loads(text)
     except ValueError as error:
-        raise PlanError(f"the plan document is no JSON: {error}", remedy="give a file made by plan --format json") from None
+        raise PlanError(
+            f"the plan document is no JSON: {error}", remedy="give a file made by plan --format json"
+        ) from None
     if not isinstance(data, dict):
         raise PlanError("the plan document is no JSON object", remedy="give a file made by plan --format json")
     return data

@@ -14,7 +14,7 @@ from disagg_run.errors import PlanError, PluginError, SpecError, TopologyError
 from disagg_run.facts import NodeFacts
 from disagg_run.records import Engine, ModelRow
 from disagg_run.sources import CORE_DEFAULT, Layer, Source
-from disagg_run.spec.model import ROLES, LaunchSpec, Role
+from disagg_run.spec.model import ROLES, LaunchSpec, Role, RoleSpec
 
 # A version counts only where the whole tag, or a part of it that starts with "v", is one: `v0.5.12-rocm700-mi35x` is an
 # engine's 0.5.12, `rocm7.2.0-nightly` is not.
@@ -33,9 +33,7 @@ def in_range(version: str, specifiers: str, *, plugin: str) -> bool:
         ) from None
 
 
-def engine_version(
-    spec: LaunchSpec, engine: Engine, facts: Mapping[int, NodeFacts]
-) -> tuple[str, Source]:
+def engine_version(spec: LaunchSpec, engine: Engine, facts: Mapping[int, NodeFacts]) -> tuple[str, Source]:
     """The version to plan for and who said so: the user, the image's tag, the nodes, or the engine plugin's default.
 
     Raises SpecError for nodes that differ or a version that the plugin cannot plan for.
@@ -103,7 +101,7 @@ def with_tensor_parallel(spec: LaunchSpec, engine: Engine, row: ModelRow) -> Lau
 
     Raises TopologyError where pp * dp leaves no whole number of GPUs.
     """
-    changes: dict[str, object] = {}
+    changes: dict[Role, RoleSpec] = {}
     sources = dict(spec.sources)
     for role in ROLES:
         asked = spec.role(role)
@@ -112,7 +110,12 @@ def with_tensor_parallel(spec: LaunchSpec, engine: Engine, row: ModelRow) -> Lau
         tp, source = _default_tp(spec, engine, row, role)
         changes[role] = attrs.evolve(asked, tp=tp)
         sources[f"{role}.tp"] = source
-    return attrs.evolve(spec, sources=sources, **changes) if changes else spec
+    return attrs.evolve(
+        spec,
+        prefill=changes.get("prefill", spec.prefill),
+        decode=changes.get("decode", spec.decode),
+        sources=sources,
+    )
 
 
 def _default_tp(spec: LaunchSpec, engine: Engine, row: ModelRow, role: Role) -> tuple[int, Source]:
@@ -133,5 +136,7 @@ def model_path(spec: LaunchSpec) -> str:
     if spec.model_path:
         return spec.model_path
     if not spec.model_dir:
-        raise PlanError("neither a model path nor a model directory is given", remedy="name --model-path or --model-dir")
+        raise PlanError(
+            "neither a model path nor a model directory is given", remedy="name --model-path or --model-dir"
+        )
     return f"{spec.model_dir.rstrip('/') or ''}/{spec.model}"

@@ -9,11 +9,11 @@ import attrs
 
 from disagg_run.context import Process, ProcessContext, RankContext
 from disagg_run.errors import PluginError
+from disagg_run.flags import merge_flags, render, split_words
 from disagg_run.host import Selection
 from disagg_run.planning.assembly import ProcessDraft
 from disagg_run.planning.commands import asked_args
 from disagg_run.planning.environment import merge_env
-from disagg_run.flags import merge_flags, render, split_words
 from disagg_run.records import EnvSetting, Flag, ServiceProcess
 
 _PORT = re.compile(r"\{port:([a-z0-9_-]+)\}")

@@ -41,7 +41,7 @@ class ArgText:
     #: Words after shell splitting, in order: ``("--seed", "7")``.
     words: tuple[str, ...] = attrs.field(converter=as_tuple)
     #: Where they were typed.
-    source: Source = Source(layer=Layer.COMMAND_LINE)
+    source: Source = attrs.field(factory=lambda: Source(layer=Layer.COMMAND_LINE))
 
 
 @attrs.frozen(kw_only=True)
@@ -147,10 +147,10 @@ class LaunchSpec:
     engine_version: str | None = None
     #: Container image of the engine; None = on the bare host.
     image: str | None = None
-    prefill: RoleSpec = RoleSpec()
-    decode: RoleSpec = RoleSpec()
-    router: RouterSpec = RouterSpec()
-    bench: BenchSpec = BenchSpec()
+    prefill: RoleSpec = attrs.field(factory=RoleSpec)
+    decode: RoleSpec = attrs.field(factory=RoleSpec)
+    router: RouterSpec = attrs.field(factory=RouterSpec)
+    bench: BenchSpec = attrs.field(factory=BenchSpec)
     #: Hosts in rank order; () = unbound plan.
     nodes: tuple[Node, ...] = attrs.field(default=(), converter=as_tuple)
     #: GPUs of each node.
@@ -196,12 +196,15 @@ class LaunchSpec:
     def _is_default(self, path: str) -> bool:
         value: Any = self
         default: Any = attrs.NOTHING
-        for part in path.split("."):
+        rest = path
+        while rest:
             if isinstance(value, Mapping):
-                return part not in value
+                # A process name such as decode-0.1 holds a dot itself.
+                return not any(rest == key or rest.startswith(f"{key}.") for key in value)
+            part, _, rest = rest.partition(".")
             field = getattr(attrs.fields(type(value)), part, None)
             if field is None:
                 return True
-            default = field.default
+            default = field.default.factory() if isinstance(field.default, attrs.Factory) else field.default  # type: ignore[arg-type]
             value = getattr(value, part)
         return bool(value == default)
