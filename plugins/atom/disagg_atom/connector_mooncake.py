@@ -1,0 +1,192 @@
+"""KV transfer by Mooncake: ``atom-mooncake``, the connector that ATOM brings.
+
+The engine reads ``kv_role, handshake_port, http_port, protocol, ib_device, num_worker_threads`` of the configuration.
+What has no setting here is merged by key from the user's flags: ``--kv-transfer-config '{"protocol": "tcp"}'``.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from disagg_atom import settings
+from disagg_run.context import ProcessContext, RankContext
+from disagg_run.facts import Nic
+from disagg_run.hookspecs import hookimpl
+from disagg_run.records import EnvSetting, Extension, Flag, Listener, Preflight
+from disagg_run.sources import Layer, Source
+
+NAME = "atom-mooncake"
+
+HANDSHAKE_PORT = 6301
+#: Where the engine's image has the transfer engine's libraries; another Python in the image moves them.
+LIBRARIES = "/opt/venv/lib/python3.10/site-packages/mooncake"
+
+#: Under these names Mooncake, RCCL and UCX each read the GID index.
+GID_VARIABLES = ("MC_GID_INDEX", "NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX")
+
+
+@hookimpl
+def disagg_plugin() -> Extension:
+    return Extension(
+        name=NAME,
+        summary="KV transfer between ATOM servers by Mooncake over RDMA or TCP",
+        kind="connector",
+        engines=("atom-disagg",),
+        settings=settings.MOONCAKE,
+    )
+
+
+@hookimpl
+def disagg_readiness(ctx: ProcessContext) -> Iterable[Listener]:
+    return [handshake(ctx)] if ctx.process.role == "prefill" else ()
+
+
+@hookimpl
+def disagg_args(ctx: ProcessContext) -> Iterable[Flag]:
+    return [transfer_config(ctx)] if ctx.process.role else ()
+
+
+@hookimpl
+def disagg_env(ctx: ProcessContext) -> Iterable[EnvSetting]:
+    return tuple(environment(ctx))
+
+
+@hookimpl
+def disagg_preflight(ctx: RankContext) -> Iterable[Preflight]:
+    return () if ctx.spec.simulate else [library_check(ctx)]
+
+
+def handshake(ctx: ProcessContext) -> Listener:
+    """Prefill's handshake ports, one for each GPU process: base + pp * (dp * tp) + dp * tp + tp of their indexes.
+
+    Decode asks there and listens nowhere. DP attention only turns TP ranks into DP ranks, the count stays.
+    """
+    role, port = ctx.role_spec, ctx.setting("handshake_port")
+    return Listener(
+        name="handshake",
+        default_port=HANDSHAKE_PORT if port is None else port,
+        count=role.pp * role.dp * (role.tp or 1),
+        pinned=port is not None,
+        source=_own() if port is None else ctx.source("handshake_port"),
+    )
+
+
+def transfer_config(ctx: ProcessContext) -> Flag:
+    """The connector's JSON. The engine does not read ``proxy_ip``: it tells a reader which node a server is for."""
+    own, prefill = ctx.ports.get("handshake"), ctx.heads_of("prefill")[0]
+    config: dict[str, Any] = {
+        "kv_role": "kv_producer" if ctx.process.role == "prefill" else "kv_consumer",
+        "kv_connector": "mooncake",
+        "proxy_ip": ctx.node.address,
+        "handshake_port": own if own is not None else prefill.ports["handshake"],
+    }
+    sources = {}
+    if ctx.setting("handshake_port") is not None:
+        sources["handshake_port"] = ctx.source("handshake_port")
+    if ctx.spec.nodes:
+        sources["proxy_ip"] = ctx.spec.source("nodes")
+    device = ctx.setting("ib_device")
+    if device is not None:
+        config["ib_device"] = device
+        sources["ib_device"] = ctx.source("ib_device")
+    return Flag("--kv-transfer-config", json=config, leaf_sources=sources)
+
+
+def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
+    """Where the libraries are, and for servers the address and GID by which peers reach their KV."""
+    yield EnvSetting("LD_LIBRARY_PATH", library_dir(ctx), op="prepend", source=_set_by(ctx, "mooncake_library_dir"))
+    if ctx.process.kind != "server":
+        return
+    address, why = data_address(ctx)
+    yield EnvSetting("ATOM_HOST_IP", address, source=_own(why))
+    chosen = gid_index(selected_nics(ctx))
+    if chosen is not None:
+        index, why = chosen
+        for name in GID_VARIABLES:
+            yield EnvSetting(name, str(index), source=_own(why))
+
+
+def data_address(ctx: ProcessContext) -> tuple[str, str]:
+    """The address that a server gives its peers for KV, and why.
+
+    Left to itself the engine asks for the route to 8.8.8.8 and takes 0.0.0.0 where there is none. So it is always told:
+    the address of the chosen RDMA device where the node's facts have one, else the node's own.
+    """
+    device = ctx.setting("ib_device") or next(iter(ctx.spec.ib_devices), None)
+    for nic in ctx.facts.nics if ctx.facts else ():
+        if nic.name == device and nic.addresses:
+            address = min(nic.addresses, key=lambda each: ":" in each)
+            return address, f"address of {nic.netdev or 'the network device'} behind {device}"
+    return ctx.node.address, "the node's address"
+
+
+def selected_nics(ctx: ProcessContext) -> tuple[Nic, ...]:
+    """The devices that may carry KV, as far as they are known: those named, else all that are up."""
+    nics = ctx.facts.nics if ctx.facts else ()
+    device = ctx.setting("ib_device")
+    names = (device,) if device is not None else ctx.spec.ib_devices
+    if names:
+        chosen = tuple(nic for nic in nics if nic.name in names)
+        return chosen if len(chosen) == len(names) else ()
+    return tuple(nic for nic in nics if nic.state == "ACTIVE")
+
+
+def gid_index(nics: tuple[Nic, ...]) -> tuple[int, str] | None:
+    """The GID index to force on devices where the automatic choice would take a link-local one, and why.
+
+    Where a port has an IPv4 GID the libraries find it; on ports with none they stop at index 0, which is link-local
+    (ROCm/ATOM#1748). None = leave the choice to them.
+    """
+    if not nics or any(not nic.gids for nic in nics):
+        return None
+    if any(_ipv4(gid) for nic in nics for gid in nic.gids.values()):
+        return None
+    common = set.intersection(*(set(nic.gids) for nic in nics))
+    routable = sorted(index for index in common if all(_routable(nic.gids[index]) for nic in nics))
+    if not routable:
+        return None
+    names = ", ".join(nic.name for nic in nics)
+    return routable[0], f"first GID that is routable on {names}; index 0 is link-local"
+
+
+def _address(gid: str) -> ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.IPv6Address(gid)
+    except ValueError:
+        return None
+
+
+def _ipv4(gid: str) -> bool:
+    address = _address(gid)
+    return address is not None and address.ipv4_mapped is not None
+
+
+def _routable(gid: str) -> bool:
+    address = _address(gid)
+    return address is not None and not (address.is_link_local or address.is_unspecified or address.is_loopback)
+
+
+def library_dir(ctx: RankContext) -> str:
+    """Directory of the image with the transfer engine's libraries."""
+    return str(ctx.setting("mooncake_library_dir", LIBRARIES))
+
+
+def library_check(ctx: RankContext) -> Preflight:
+    """An image with another Python has them elsewhere; the engine may still find them by itself, so this only warns."""
+    return Preflight(
+        name="mooncake-libraries",
+        kind="path_exists",
+        target=library_dir(ctx),
+        remedy="name their directory with --set mooncake_library_dir=…",
+        required=False,
+    )
+
+
+def _own(why: str = "") -> Source:
+    return Source(layer=Layer.CONNECTOR, plugin=NAME, why=why)
+
+
+def _set_by(ctx: ProcessContext, name: str) -> Source:
+    return _own() if ctx.setting(name) is None else ctx.source(name)

@@ -1,0 +1,82 @@
+"""Every port that an ATOM server and atomesh open, and what proves them ready (facts of ATOM ffdf3bb5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from disagg_atom import models
+from disagg_run.context import ProcessContext
+from disagg_run.records import Listener, Probe
+from disagg_run.sources import Layer, Source
+
+HTTP_PORTS = {"prefill": 8010, "decode": 8020}
+ROUTER_PORT = 30000
+#: Not the router's own default, 29000: that is every router's, and one that is taken makes it panic.
+PROMETHEUS_PORT = 29100
+#: The engine's default port of the group that joins DP ranks.
+DP_MASTER_PORT = 29500
+#: Ours: by default the engine takes any free port for its rendezvous, and two servers on a node can take the same.
+DP_BASE_PORT = 29600
+
+SERVER_TIMEOUT_S = 2500.0
+ROUTER_TIMEOUT_S = 300.0
+
+
+def shares_node(ctx: ProcessContext) -> bool:
+    """Whether another server runs on the process's node."""
+    return len(ctx.servers) > 1
+
+
+def http_source(ctx: ProcessContext) -> Source:
+    """Who chose the HTTP port of a server."""
+    name = f"{ctx.process.role}_port"
+    default = Source(layer=Layer.ENGINE, plugin=ctx.engine.name)
+    source = default if ctx.setting(name) is None else ctx.source(name)
+    wanted = ctx.setting(name, HTTP_PORTS[ctx.process.role or "prefill"])
+    moved = ctx.ports.get("http", wanted) != wanted
+    return attrs.evolve(source, why=f"{wanted} is taken on this node") if moved else source
+
+
+def server_listeners(ctx: ProcessContext) -> Iterator[Listener]:
+    """HTTP, and what DP ranks meet on. HTTP opens when the model is loaded; ``--port`` (8006) is never bound."""
+    name = f"{ctx.process.role}_port"
+    port = ctx.setting(name)
+    yield Listener(
+        name="http",
+        default_port=HTTP_PORTS[ctx.process.role or "prefill"] if port is None else port,
+        pinned=port is not None,
+        probe=Probe(
+            kind="http",
+            path="/health",
+            timeout_s=ctx.setting("server_timeout_s", SERVER_TIMEOUT_S),
+            served_model=models.served_name(ctx),
+        ),
+        source=http_source(ctx),
+    )
+    if models.dp_ranks(ctx.role_spec) > 1:
+        yield Listener(name="dp_master", default_port=DP_MASTER_PORT)
+    if shares_node(ctx):
+        # One for each DP rank, in case every rank has a rendezvous of its own.
+        yield Listener(name="dp_base", default_port=DP_BASE_PORT, count=models.dp_ranks(ctx.role_spec))
+
+
+def router_listeners(ctx: ProcessContext) -> Iterator[Listener]:
+    """HTTP and Prometheus.
+
+    atomesh binds HTTP when all workers are registered. Its ``/health`` says nothing and, with health checks disabled,
+    its ``/readiness`` neither; ``/v1/models`` is 503 without a worker, and a generation proves the rest.
+    """
+    port = ctx.spec.router.port
+    source = Source(layer=Layer.ENGINE, plugin=ctx.engine.name) if port is None else ctx.spec.source("router.port")
+    timeout, served = ctx.setting("router_timeout_s", ROUTER_TIMEOUT_S), models.served_name(ctx)
+    yield Listener(
+        name="http",
+        default_port=ROUTER_PORT if port is None else port,
+        pinned=port is not None,
+        probe=Probe(kind="http", path="/v1/models", timeout_s=timeout, served_model=served),
+        further_probes=(Probe(kind="generation", path="/v1/completions", timeout_s=timeout, served_model=served),),
+        source=source,
+    )
+    yield Listener(name="prometheus", default_port=PROMETHEUS_PORT)

@@ -1,0 +1,104 @@
+"""The model table of ATOM: its typed rows, and what they say for one role."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, cast
+
+import attrs
+
+from disagg_run.context import ProcessContext, RankContext
+from disagg_run.records import ModelRow
+from disagg_run.spec.model import RoleSpec, as_tuple, frozen_map
+from disagg_run.tables import read_model_table
+
+#: How a role spreads attention and experts over its GPUs.
+ModeName = Literal["plain", "dp_attention", "expert_parallel", "dp_attention_expert_parallel"]
+
+
+@attrs.frozen(kw_only=True)
+class OnlineQuantization:
+    """Quantisation of weights while they are loaded; the fields are the engine's own JSON keys."""
+
+    #: Format of all layers that are not excluded.
+    global_quant_config: str
+    #: Layers that stay as they are, by name; a leading ``*`` matches any beginning.
+    exclude_layer: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+
+
+@attrs.frozen(kw_only=True)
+class Speculation:
+    """How the model speculates; how many tokens is the user's choice."""
+
+    method: Literal["mtp", "eagle3", "dspark"]
+    #: Model that drafts; None = the model's own layers.
+    draft_model: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Mode:
+    """What belongs to one way of spreading the model."""
+
+    #: Overlap two half batches' computation and communication (``--enable-tbo``).
+    two_batch_overlap: bool = False
+    online_quantization: OnlineQuantization | None = None
+    env: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map)
+
+
+@attrs.frozen(kw_only=True)
+class AtomModel:
+    """One row of models.yaml; None = the engine plugin's default."""
+
+    block_size: int | None = None
+    gpu_memory_utilization: float | None = None
+    kv_cache_dtype: Literal["bf16", "fp8"] | None = None
+    max_model_len: int | None = None
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
+    scheduler_delay_factor: float | None = None
+    #: None = no way to speculate is known.
+    speculation: Speculation | None = None
+    #: Whether prefill and decode may split attention over different numbers of GPUs.
+    mixed_tp: bool = False
+    #: Variables in every mode.
+    env: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map)
+    modes: Mapping[ModeName, Mode] = attrs.field(factory=dict, converter=frozen_map)
+
+
+def read_models() -> tuple[ModelRow, ...]:
+    """The rows of models.yaml."""
+    return read_model_table(Path(__file__).with_name("models.yaml"), AtomModel)
+
+
+def body(ctx: RankContext) -> AtomModel:
+    """The row of the plan's model."""
+    return cast("AtomModel", ctx.model.body)
+
+
+def mode_name(role: RoleSpec) -> ModeName:
+    """The mode that a role asks for."""
+    if role.dp_attention:
+        return "dp_attention_expert_parallel" if role.expert_parallel else "dp_attention"
+    return "expert_parallel" if role.expert_parallel else "plain"
+
+
+def mode(ctx: ProcessContext) -> tuple[Mode, str]:
+    """What the row says for the process's own role, and the dotted path of it in the table."""
+    name = mode_name(ctx.role_spec)
+    return body(ctx).modes.get(name, Mode()), f"modes.{name}"
+
+
+def served_name(ctx: RankContext) -> str:
+    """The name that requests must use: the server's ``--served-model-name``, else its ``--model`` as typed."""
+    return ctx.spec.served_model_name or ctx.model_path
+
+
+def attention_tp(role: RoleSpec) -> int:
+    """Over how many GPUs one request's attention is split: under DP attention every GPU has requests of its own."""
+    return 1 if role.dp_attention else role.tp or 1
+
+
+def dp_ranks(role: RoleSpec) -> int:
+    """Data-parallel ranks of one worker, as the engine counts them: DP attention turns the TP ranks into DP ranks."""
+    return role.dp * ((role.tp or 1) if role.dp_attention else 1)

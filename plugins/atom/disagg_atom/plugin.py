@@ -1,0 +1,87 @@
+"""The engine plugin ``atom-disagg``: ATOM's OpenAI server behind atomesh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from disagg_atom import container, environment, listeners, models, preflight, router, server, settings, versions
+from disagg_run.context import ProcessContext, RankContext
+from disagg_run.hookspecs import hookimpl
+from disagg_run.records import (
+    Command,
+    ContainerNeeds,
+    Engine,
+    EnvSetting,
+    Listener,
+    Preflight,
+    SharedValue,
+    Simulation,
+)
+
+#: What prefill and decode must have in common.
+PARITY = (
+    SharedValue(name="block-size", flag="--block-size", why="KV moves block by block"),
+    SharedValue(name="kv-cache-dtype", flag="--kv_cache_dtype", why="KV is moved as it lies in memory"),
+    SharedValue(name="speculation-method", flag="--method", why="the draft's KV moves along"),
+    SharedValue(name="speculation-tokens", flag="--num-speculative-tokens", why="the draft's KV moves along"),
+    SharedValue(name="draft-model", flag="--draft-model", why="the draft's KV moves along"),
+    SharedValue(name="served-model-name", flag="--served-model-name", why="the router sends both one request"),
+    SharedValue(name="max-model-len", flag="--max-model-len", why="decode would wait for what prefill refuses"),
+)
+
+
+@hookimpl
+def disagg_plugin() -> Engine:
+    return Engine(
+        name="atom-disagg",
+        summary="ATOM's OpenAI server behind atomesh, on AMD GPUs",
+        models=models.read_models,
+        versions=versions.RANGE,
+        default_version=versions.KNOWN,
+        default_connector="atom-mooncake",
+        # The server has no flags for nodes and ranks (R17).
+        multi_node_workers=False,
+        settings=settings.SERVER,
+        contract_unset=settings.CONTRACT_UNSET,
+        parity=PARITY,
+        catalogues=versions.CATALOGUES,
+        parsers={"server": ("@python", "-m", "atom.entrypoints.openai_server")},
+    )
+
+
+@hookimpl
+def disagg_readiness(ctx: ProcessContext) -> Iterable[Listener]:
+    if ctx.process.kind == "router":
+        return listeners.router_listeners(ctx)
+    return listeners.server_listeners(ctx)
+
+
+@hookimpl
+def disagg_server_command(ctx: ProcessContext) -> Iterable[Command]:
+    return [server.server_command(ctx)]
+
+
+@hookimpl
+def disagg_router_command(ctx: ProcessContext) -> Iterable[Command]:
+    return [router.router_command(ctx)]
+
+
+@hookimpl
+def disagg_env(ctx: ProcessContext) -> Iterable[EnvSetting]:
+    return environment.environment(ctx)
+
+
+@hookimpl
+def disagg_container(ctx: RankContext) -> Iterable[ContainerNeeds]:
+    return [container.container_needs(ctx)]
+
+
+@hookimpl
+def disagg_preflight(ctx: RankContext) -> Iterable[Preflight]:
+    return preflight.checks(ctx)
+
+
+@hookimpl
+def disagg_simulation(ctx: ProcessContext) -> Iterable[Simulation]:
+    module = "disagg_atom.atomesh_simulation" if ctx.process.kind == "router" else "disagg_atom.simulation"
+    return [Simulation(program=("@python", "-m", module))]

@@ -1,0 +1,58 @@
+"""The command of atomesh, ATOM's router."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from disagg_run.context import Head, ProcessContext
+from disagg_run.records import Command, Flag, flag
+
+#: Where the engine's image has it.
+PROGRAM = ("/usr/local/bin/atomesh", "launch")
+
+POLICY = "random"
+
+
+def router_command(ctx: ProcessContext) -> Command:
+    """The router over the heads of all workers, with its own port given always: its default is not the client's."""
+    return Command(program=PROGRAM, flags=(*_place(ctx), *_workers(ctx), *_policies(ctx), *_behaviour(ctx)))
+
+
+def _place(ctx: ProcessContext) -> Iterator[Flag]:
+    yield flag("--host", "0.0.0.0")
+    source = None if ctx.spec.router.port is None else ctx.spec.source("router.port")
+    yield flag("--port", ctx.ports["http"], source=source)
+
+
+def _workers(ctx: ProcessContext) -> Iterator[Flag]:
+    yield flag("--pd-disaggregation")
+    for head in ctx.heads_of("prefill"):
+        yield flag("--prefill", url(head))
+    for head in ctx.heads_of("decode"):
+        yield flag("--decode", url(head))
+
+
+def url(head: Head) -> str:
+    """Where a worker serves HTTP."""
+    address = f"[{head.address}]" if ":" in head.address else head.address
+    return f"http://{address}:{head.ports['http']}"
+
+
+def _policies(ctx: ProcessContext) -> Iterator[Flag]:
+    router, spec = ctx.spec.router, ctx.spec
+    policy = router.policy or POLICY
+    yield flag("--policy", policy, source=spec.source("router.policy") if router.policy else None)
+    # The general policy holds for a role where none is named for it.
+    if router.prefill_policy not in (None, policy):
+        yield flag("--prefill-policy", router.prefill_policy, source=spec.source("router.prefill_policy"))
+    if router.decode_policy not in (None, policy):
+        yield flag("--decode-policy", router.decode_policy, source=spec.source("router.decode_policy"))
+
+
+def _behaviour(ctx: ProcessContext) -> Iterator[Flag]:
+    yield flag("--backend", "atom")
+    yield flag("--log-level", "info")
+    # A benchmark's load makes servers too slow for the router's health checks, which would then drop them.
+    yield flag("--disable-health-check")
+    yield flag("--disable-circuit-breaker")
+    yield flag("--prometheus-port", ctx.ports["prometheus"])

@@ -1,0 +1,153 @@
+"""The command of ATOM's OpenAI server, the same program for prefill and decode."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import attrs
+
+from disagg_atom import models
+from disagg_atom.listeners import http_source
+from disagg_run.context import ProcessContext
+from disagg_run.errors import ParityError, SpecError
+from disagg_run.records import Command, Flag, flag
+from disagg_run.sources import Layer, Source
+from disagg_run.spec.model import Role
+
+PROGRAM = ("python3", "-m", "atom.entrypoints.openai_server")
+
+#: Batch sizes for which decode captures graphs, in every public recipe: steps of 8 up to 256.
+CAPTURE_SIZES = (1, 2, 4, *range(8, 257, 8))
+
+#: Name of the check that an expert waives to split attention differently in prefill and decode.
+TP_CHECK = "attention-tp"
+
+
+def server_command(ctx: ProcessContext) -> Command:
+    """The command of one worker; its flags in the order of the public launcher.
+
+    Raises ParityError for prefill and decode that split attention differently where nobody knows that to work, and
+    SpecError for speculation with a model for which no method is known.
+    """
+    _check_attention_split(ctx)
+    flags = (*_place(ctx), *_parallelism(ctx), *_speculation(ctx), *_memory(ctx), *_quantization(ctx), *_graphs(ctx))
+    return Command(program=PROGRAM, flags=flags)
+
+
+def _place(ctx: ProcessContext) -> Iterator[Flag]:
+    spec = ctx.spec
+    path = "model_path" if spec.model_path else "model_dir"
+    yield flag("--model", ctx.model_path, source=attrs.evolve(spec.source(path), why=f"{path} of {spec.model}"))
+    if spec.served_model_name:
+        yield flag("--served-model-name", spec.served_model_name, source=spec.source("served_model_name"))
+    yield flag("--host", "0.0.0.0")
+    yield flag("--server-port", ctx.ports["http"], source=http_source(ctx))
+    yield flag("--trust-remote-code")
+
+
+def _parallelism(ctx: ProcessContext) -> Iterator[Flag]:
+    role, spec, name = ctx.role_spec, ctx.spec, ctx.process.role
+    yield flag("-tp", role.tp, source=spec.source(f"{name}.tp"))
+    if role.pp != 1:
+        yield flag("-pp", role.pp, source=spec.source(f"{name}.pp"))
+    if role.dp != 1:
+        yield flag("-dp", role.dp, source=spec.source(f"{name}.dp"))
+    if role.expert_parallel:
+        yield flag("--enable-expert-parallel", source=spec.source(f"{name}.expert_parallel"))
+    if role.dp_attention:
+        yield flag("--enable-dp-attention", source=spec.source(f"{name}.dp_attention"))
+    mode, path = models.mode(ctx)
+    if mode.two_batch_overlap:
+        yield flag("--enable-tbo", source=ctx.table_source(f"{path}.two_batch_overlap"))
+
+
+def _speculation(ctx: ProcessContext) -> Iterator[Flag]:
+    tokens, source = speculative_tokens(ctx)
+    if not tokens:
+        return
+    how = models.body(ctx).speculation
+    if how is None:
+        raise SpecError(
+            f"no way of speculation is known for {ctx.model.name!r}, but {tokens} tokens are asked for ({source})",
+            remedy="leave MTP out, or pass the engine's --method, --draft-model and --num-speculative-tokens as args",
+        )
+    yield flag("--method", how.method, source=ctx.table_source("speculation.method"))
+    if how.draft_model:
+        yield flag("--draft-model", how.draft_model, source=ctx.table_source("speculation.draft_model"))
+    yield flag("--num-speculative-tokens", tokens, source=source)
+
+
+def speculative_tokens(ctx: ProcessContext) -> tuple[int, Source]:
+    """Speculative tokens of the process's role; a role that says none takes the other's, for both need the same KV."""
+    own: Role = ctx.process.role or "prefill"
+    other: Role = "decode" if own == "prefill" else "prefill"
+    if ctx.spec.role(own).mtp or not ctx.spec.role(other).mtp:
+        return ctx.spec.role(own).mtp, ctx.spec.source(f"{own}.mtp")
+    why = "prefill and decode must speculate alike"
+    return ctx.spec.role(other).mtp, attrs.evolve(ctx.spec.source(f"{other}.mtp"), why=why)
+
+
+def _memory(ctx: ProcessContext) -> Iterator[Flag]:
+    yield from _layered(ctx, "--kv_cache_dtype", "kv_cache_dtype", "fp8")
+    yield from _layered(ctx, "--block-size", "block_size", 16)
+    yield from _layered(ctx, "--gpu-memory-utilization", "gpu_memory_utilization", 0.85)
+    yield from _batch_size(ctx)
+    yield from _layered(ctx, "--max-model-len", "max_model_len")
+    yield from _layered(ctx, "--max-num-batched-tokens", "max_num_batched_tokens")
+    yield from _layered(ctx, "--scheduler-delay-factor", "scheduler_delay_factor")
+    yield flag("--no-enable_prefix_caching")
+
+
+def _layered(ctx: ProcessContext, name: str, field: str, default: object = None) -> Iterator[Flag]:
+    """A flag from the plugin's default, the model's row and the user's setting; the core lets the last one win."""
+    if default is not None:
+        yield flag(name, default)
+    value = getattr(models.body(ctx), field)
+    if value is not None:
+        yield flag(name, value, source=ctx.table_source(field))
+    setting = ctx.setting(field)
+    if setting is not None:
+        yield flag(name, setting, source=ctx.source(field))
+
+
+def _batch_size(ctx: ProcessContext) -> Iterator[Flag]:
+    """Decode takes the load that it is for, in place of the defaults and of the variable that sizes prefill."""
+    source = ctx.source("max_num_seqs")
+    if ctx.process.role == "prefill" or not ctx.spec.bench.concurrency or source.layer > Layer.CONTRACT:
+        yield from _layered(ctx, "--max-num-seqs", "max_num_seqs", 256)
+        return
+    why = f"highest of bench.concurrency ({ctx.spec.source('bench.concurrency')})"
+    computed = Source(layer=Layer.ENGINE, plugin=ctx.engine.name, why=why)
+    yield flag("--max-num-seqs", max(ctx.spec.bench.concurrency), source=computed)
+
+
+def _quantization(ctx: ProcessContext) -> Iterator[Flag]:
+    mode, path = models.mode(ctx)
+    if mode.online_quantization is not None:
+        values = attrs.asdict(mode.online_quantization)
+        values["exclude_layer"] = list(mode.online_quantization.exclude_layer)
+        yield flag("--online_quant_config", values, source=ctx.table_source(f"{path}.online_quantization"))
+
+
+def _graphs(ctx: ProcessContext) -> Iterator[Flag]:
+    if ctx.process.role == "decode":
+        yield flag("--cudagraph-capture-sizes", _json(CAPTURE_SIZES))
+    sizes = ctx.setting("cudagraph_capture_sizes")
+    if sizes is not None:
+        yield flag("--cudagraph-capture-sizes", _json(sizes), source=ctx.source("cudagraph_capture_sizes"))
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _check_attention_split(ctx: ProcessContext) -> None:
+    prefill, decode = models.attention_tp(ctx.spec.prefill), models.attention_tp(ctx.spec.decode)
+    if prefill == decode or models.body(ctx).mixed_tp or TP_CHECK in ctx.spec.waive:
+        return
+    raise ParityError(
+        f"prefill splits attention over {prefill} GPUs and decode over {decode} (DP attention counts as 1), which is"
+        f" not known to work for {ctx.model.name!r} over {ctx.connector}",
+        remedy=f"make them equal, or let it through with --waive {TP_CHECK} and check the answers",
+    )

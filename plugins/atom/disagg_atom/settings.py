@@ -1,0 +1,112 @@
+"""What users may set beside flags: settings with their contract variables (FACTS section 1).
+
+Job scripts export some of these variables whatever the user wants; exactly those texts count as not set.
+"""
+
+from __future__ import annotations
+
+from disagg_run.records import Setting
+
+#: The same for variables that the core reads.
+CONTRACT_UNSET = {"ROUTER_PORT": ("30000",)}
+
+SERVER = (
+    Setting(
+        name="prefill_port",
+        type="int",
+        summary="HTTP port of prefill servers (8010)",
+        env={"PREFILL_PORT": None},
+        unset_values=("8010",),
+    ),
+    Setting(
+        name="decode_port",
+        type="int",
+        summary="HTTP port of decode servers (8020)",
+        env={"DECODE_PORT": None},
+        unset_values=("8020",),
+    ),
+    Setting(
+        name="gpu_memory_utilization",
+        type="float",
+        summary="share of each GPU's memory that the engine may use, 0 to 1",
+        env={"MEM_FRAC_STATIC": None},
+        unset_values=("0.85",),
+    ),
+    Setting(
+        name="kv_cache_dtype",
+        type="str",
+        summary="number format of the KV cache",
+        env={"KV_CACHE_DTYPE": None},
+        unset_values=("fp8",),
+        choices=("bf16", "fp8"),
+    ),
+    Setting(
+        name="block_size",
+        type="int",
+        summary="tokens in one block of the KV cache",
+        env={"BLOCK_SIZE": None},
+        unset_values=("16",),
+    ),
+    Setting(
+        name="max_num_seqs",
+        type="int",
+        summary="requests in one batch; the variable sizes decode only where no concurrency is given",
+        env={"MAX_NUM_SEQS": None},
+        unset_values=("256",),
+    ),
+    Setting(
+        name="max_model_len",
+        type="int",
+        summary="longest request in tokens, prompt and completion",
+        env={"MAX_MODEL_LEN": None},
+    ),
+    Setting(
+        name="max_num_batched_tokens",
+        type="int",
+        summary="tokens in one batch",
+        env={"MAX_NUM_BATCHED_TOKENS": None},
+    ),
+    Setting(
+        name="scheduler_delay_factor",
+        type="float",
+        summary="wait before a prefill is scheduled, as a multiple of the last one's time",
+        env={"SCHEDULER_DELAY_FACTOR": None},
+    ),
+    Setting(
+        name="cudagraph_capture_sizes",
+        type="json",
+        summary="batch sizes for which graphs are captured, a JSON list; decode has a default",
+    ),
+    Setting(
+        name="server_timeout_s",
+        type="float",
+        summary="seconds from its start in which a server must be ready (2500)",
+        env={"WAIT_SERVER_TIMEOUT": None},
+    ),
+    Setting(
+        name="router_timeout_s",
+        type="float",
+        summary="seconds from its start in which the router must be ready (300)",
+        env={"WAIT_ROUTER_TIMEOUT": None},
+    ),
+)
+
+MOONCAKE = (
+    Setting(
+        name="handshake_port",
+        type="int",
+        summary="first port on which prefill waits for decode's KV handshakes (6301)",
+        env={"HANDSHAKE_PORT": None},
+        unset_values=("6301",),
+    ),
+    Setting(
+        name="ib_device",
+        type="str",
+        summary="RDMA device that carries KV; left out = the transfer engine chooses",
+    ),
+    Setting(
+        name="mooncake_library_dir",
+        type="str",
+        summary="directory of the image with the transfer engine's shared libraries",
+    ),
+)

@@ -1,0 +1,20 @@
+"""The ATOM versions that this plugin knows, and the flag catalogues taken from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from disagg_run.records import CatalogueRef
+
+#: ATOM has no release that its images name; a state is named here by the date of its commit: this is ffdf3bb5.
+KNOWN = "2026.8.22"
+
+#: All versions are planned alike: nothing that the plugin gives is known to have changed.
+RANGE = ">=0"
+
+_CATALOGUES = Path(__file__).parent / "catalogues"
+
+CATALOGUES = (
+    CatalogueRef(program="server", version=KNOWN, file=_CATALOGUES / "atom-openai-server.json"),
+    CatalogueRef(program="router", version=KNOWN, file=_CATALOGUES / "atomesh.json"),
+)
