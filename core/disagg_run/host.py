@@ -90,6 +90,12 @@ class Host:
         assert isinstance(record, Engine)
         return record
 
+    def implementer(self, name: str) -> object:
+        """The module or object that implements a healthy plugin; PluginError where there is none of that name."""
+        if name not in self._loaded:
+            raise PluginError(f"no healthy plugin is called {name!r}", remedy=f"there are {', '.join(self._loaded)}")
+        return self._loaded[name].hooks["disagg_plugin"].plugin
+
     def models(self, engine_name: str) -> tuple[ModelRow, ...]:
         """The model table of an engine, read once; PluginError where its plugin cannot give it."""
         known = self._models.get(engine_name)

@@ -20,7 +20,9 @@ def frozen_map(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 
 def as_tuple(value: Iterable[Any]) -> tuple[Any, ...]:
-    """A tuple of ``value``; attrs converter for sequence fields."""
+    """A tuple of ``value``; attrs converter for sequence fields. Text is refused: it would fall into its letters."""
+    if isinstance(value, str):
+        raise TypeError(f"a sequence is expected, not the text {value!r}: write ({value!r},)")
     return tuple(value)
 
 
