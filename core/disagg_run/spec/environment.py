@@ -1,0 +1,86 @@
+"""The two layers that come from the environment: the contract that job scripts know, and ``DISAGG_RUN_*``."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+
+from disagg_run.errors import SpecError
+from disagg_run.records import Setting
+from disagg_run.sources import Layer, Source
+from disagg_run.spec.layers import AnyAssignment, Place, SettingAssignment, assign, env_at
+from disagg_run.spec.option import VARIABLE_PREFIX, Option
+from disagg_run.spec.options import OPTIONS, by_variable
+
+#: Texts of a contract variable that count as not set: job scripts export these whatever the user wants.
+UNSET = ("", "none", "false")
+
+#: Run file to read where the command line names none.
+RECIPE = VARIABLE_PREFIX + "RECIPE"
+
+#: Variables with our prefix that are no option of a launch: plugins to leave out, the run's token and its file.
+RESERVED = frozenset(VARIABLE_PREFIX + name for name in ("DISABLE", "RECIPE", "TOKEN", "TOKEN_FILE"))
+
+
+def place_of(layer: Layer, name: str) -> Place:
+    """The place of an environment variable."""
+    return Place(source=Source(layer=layer, where=name), text=f"environment variable {name}")
+
+
+def contract(environ: Mapping[str, str], unset_values: Mapping[str, tuple[str, ...]]) -> Iterator[AnyAssignment]:
+    """What the contract's variables say of the core's own options.
+
+    ``unset_values``: further texts that count as not set, by variable, from the engine's plugin.
+    """
+    for option in sorted(OPTIONS, key=lambda option: -len(option.fields)):
+        for name in option.contract:
+            text = environ.get(name, "")
+            if text in UNSET or text in option.unset_values or text in unset_values.get(name, ()):
+                continue
+            yield from assign(option, text, place_of(Layer.CONTRACT, name))
+
+
+def contract_settings(environ: Mapping[str, str], settings: Mapping[str, Setting]) -> Iterator[SettingAssignment]:
+    """What the contract's variables say of the settings that the launch's plugins declare."""
+    for setting in settings.values():
+        for name, role in sorted(setting.env.items(), key=lambda item: (item[1] is not None, item[0])):
+            text = environ.get(name, "")
+            if text in UNSET or text in setting.unset_values:
+                continue
+            path = ("settings",) if role is None else (role, "settings")
+            yield SettingAssignment(path=path, name=setting.name, text=text, place=place_of(Layer.CONTRACT, name))
+
+
+def variables(environ: Mapping[str, str]) -> Iterator[AnyAssignment]:
+    """What ``DISAGG_RUN_*`` says; an empty value is not set, except for ``DISAGG_RUN_ENV_NAME``."""
+    found = [(name, _option_of(name)) for name in environ if name.startswith(VARIABLE_PREFIX) and name not in RESERVED]
+    for name, option in sorted(found, key=lambda item: (-len(item[1].fields), item[0])):
+        text = environ[name]
+        place = place_of(Layer.VARIABLE, name)
+        rest = name.removeprefix(option.variable + "_")
+        if option.type == "env":
+            yield env_at(option.fields[0], rest, text, place)
+        elif not text:
+            continue
+        elif option.type == "settings":
+            yield SettingAssignment(path=option.fields[0], name=rest.lower(), text=text, place=place)
+        else:
+            yield from assign(option, text, place)
+
+
+def _option_of(name: str) -> Option:
+    known = by_variable()
+    option = known.get(name)
+    if option is not None and option.type in ("env", "settings"):
+        raise SpecError(f"environment variable {name} does not say which", remedy=f"write {name}_NAME=VALUE")
+    if option is not None:
+        return option
+    for option in known.values():
+        if option.type in ("env", "settings") and name.startswith(option.variable + "_"):
+            return option
+    written = [key + "_NAME" if option.type in ("env", "settings") else key for key, option in known.items()]
+    near = difflib.get_close_matches(name, [*written, *sorted(RESERVED)], n=1)
+    raise SpecError(
+        f"environment variable {name} is not known",
+        remedy=f"did you mean {near[0]}?" if near else "take it out, or see disagg-run --help for the options",
+    )

@@ -1,0 +1,309 @@
+"""The one table of all that a user can ask: command line, run file, variables and their summaries derive from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+
+from disagg_run.spec.model import ROLES, Role
+from disagg_run.spec.option import Option, Type
+
+WHAT = "Engine and model"
+BOTH = "Workers of both roles"
+NODES = "Nodes"
+ROUTER = "Router"
+LOAD = "Load"
+FINE = "Fine tuning"
+SIMULATION = "Simulation"
+
+_WHAT = (
+    Option(
+        key="engine",
+        summary="engine plugin; `disagg-run engines` lists them",
+        group=WHAT,
+        metavar="NAME",
+        contract=["ENGINE"],
+    ),
+    Option(key="model", summary="model of the engine's table", group=WHAT, metavar="NAME", contract=["MODEL_NAME"]),
+    Option(key="model-path", summary="the model on the nodes; default: DIR/NAME", group=WHAT, contract=["MODEL_PATH"]),
+    Option(
+        key="model-dir",
+        summary="directory of models on the nodes; default: /models",
+        group=WHAT,
+        metavar="DIR",
+        contract=["MODEL_DIR"],
+    ),
+    Option(key="served-model-name", summary="name that clients use in requests", group=WHAT, metavar="NAME"),
+    Option(key="connector", summary="KV connector plugin; default: the engine's", group=WHAT, metavar="NAME"),
+    Option(key="engine-version", summary="version to plan for; default: of the image or the newest known", group=WHAT),
+    Option(key="image", summary="container image of the engine; default: the bare host", group=WHAT),
+)
+
+_NODES = (
+    Option(
+        key="nodes",
+        summary="hosts in rank order, ADDRESS or NAME=ADDRESS, comma separated; default: an unbound plan",
+        group=NODES,
+        type="nodes",
+        aliases=["--node-addresses"],
+        metavar="LIST",
+        contract=["IPADDRS"],
+    ),
+    Option(
+        key="gpus-per-node",
+        summary="GPUs of each node; default: 8",
+        group=NODES,
+        type="int",
+        minimum=1,
+        contract=["GPUS_PER_NODE"],
+    ),
+    Option(key="pack", summary="let workers share nodes where they could have their own", group=NODES, type="bool"),
+    Option(
+        key="ib-devices",
+        summary="RDMA devices in rail order, comma separated; default: those of the node",
+        group=NODES,
+        type="list",
+        metavar="LIST",
+        contract=["IBDEVICES"],
+    ),
+)
+
+_ROUTER = (
+    Option(
+        key="router.mode",
+        summary="plan: started on rank 0; external: by somebody else",
+        group=ROUTER,
+        flag="--router",
+        choices=["plan", "external"],
+    ),
+    Option(
+        key="router.port",
+        summary="HTTP port",
+        group=ROUTER,
+        type="int",
+        minimum=1,
+        maximum=65535,
+        contract=["ROUTER_PORT"],
+    ),
+    Option(key="router.policy", summary="routing policy", group=ROUTER),
+    Option(key="router.prefill-policy", summary="policy among prefill workers", group=ROUTER),
+    Option(key="router.decode-policy", summary="policy among decode workers", group=ROUTER),
+    Option(key="router.image", summary="container image; default: the engine's", group=ROUTER),
+    Option(key="router.version", summary="version whose flags are checked; default: the newest known", group=ROUTER),
+    Option(key="router.args", summary="further flags, as one text", group=ROUTER, type="args"),
+    Option(key="router.env", summary="a variable", group=ROUTER, type="env", metavar="NAME=VALUE"),
+)
+
+_LOAD = (
+    Option(
+        key="bench.isl",
+        summary="prompt length in tokens; default: 8192",
+        group=LOAD,
+        type="int",
+        flag="--isl",
+        fields=["bench.input_len"],
+        minimum=1,
+        contract=["BENCH_INPUT_LEN"],
+    ),
+    Option(
+        key="bench.osl",
+        summary="completion length in tokens; default: 1024",
+        group=LOAD,
+        type="int",
+        flag="--osl",
+        fields=["bench.output_len"],
+        minimum=1,
+        contract=["BENCH_OUTPUT_LEN"],
+    ),
+    Option(
+        key="bench.concurrency",
+        summary="concurrent requests, one run each: 8x16x32",
+        group=LOAD,
+        type="sizes",
+        flag="--concurrency",
+        minimum=1,
+        contract=["BENCH_MAX_CONCURRENCY"],
+    ),
+    Option(
+        key="bench.request-rate",
+        summary="requests a second, or inf (the default)",
+        group=LOAD,
+        type="rate",
+        flag="--request-rate",
+        contract=["BENCH_REQUEST_RATE"],
+    ),
+    Option(
+        key="bench.random-range-ratio",
+        summary="lengths vary from this share of the length to the length; default: 0.8",
+        group=LOAD,
+        type="float",
+        flag="--random-range-ratio",
+        fields=["bench.range_ratio"],
+        minimum=0,
+        maximum=1,
+        contract=["BENCH_RANDOM_RANGE_RATIO"],
+    ),
+    Option(
+        key="bench.num-prompts-multiplier",
+        summary="prompts of a run = concurrency x this; default: 10",
+        group=LOAD,
+        type="int",
+        flag="--num-prompts-multiplier",
+        fields=["bench.prompts_multiplier"],
+        minimum=1,
+        contract=["BENCH_NUM_PROMPTS_MULTIPLIER"],
+    ),
+)
+
+_FINE = (
+    Option(
+        key="args",
+        summary="further flags of all servers, as one text",
+        group=FINE,
+        type="args",
+        contract=["EXTRA_SERVER_ARGS"],
+    ),
+    Option(
+        key="env",
+        summary="a variable of all servers; prefill:, decode:, router: or a process's name and : before it narrow it",
+        group=FINE,
+        type="env",
+        metavar="NAME=VALUE",
+    ),
+    Option(
+        key="settings",
+        summary="a setting of a plugin, `disagg-run engines ENGINE` shows them; prefill: or decode: narrows it",
+        group=FINE,
+        type="settings",
+        flag="--set",
+        metavar="NAME=VALUE",
+    ),
+    Option(
+        key="secrets",
+        summary="variable passed on by name and never written down",
+        group=FINE,
+        type="names",
+        flag="--secret",
+        metavar="NAME",
+    ),
+    Option(
+        key="patches",
+        summary="source patch, or set of them",
+        group=FINE,
+        type="names",
+        flag="--patch",
+        metavar="NAME",
+    ),
+    Option(
+        key="waive",
+        summary="check to let through; the plan records it",
+        group=FINE,
+        type="names",
+        metavar="NAME",
+    ),
+)
+
+_SIMULATION = (
+    Option(key="simulate", summary="start stand-ins in place of the engines", group=SIMULATION, type="bool"),
+    Option(
+        key="simulation",
+        summary="options of stand-ins, as one text; prefill:, decode: or a process's name and : before it narrow it",
+        group=SIMULATION,
+        type="simulation",
+        flag="--simulate-opt",
+    ),
+)
+
+#: Key, type, field, least value, summary of what each role has.
+_OF_ROLE: tuple[tuple[str, Type, str, int | None, str], ...] = (
+    ("tp", "int", "tp", 1, "tensor-parallel size: GPUs of one worker over all its nodes"),
+    ("pp", "int", "pp", 1, "pipeline-parallel size; a worker has tp x pp x dp GPUs"),
+    ("dp", "int", "dp", 1, "data-parallel replicas inside a worker, each with GPUs of its own"),
+    ("dp-attention", "bool", "dp_attention", None, "data-parallel attention over the worker's GPUs"),
+    ("ep", "bool", "expert_parallel", None, "expert parallelism over the worker's GPUs"),
+    ("mtp", "int", "mtp", 0, "speculative tokens a step by multi-token prediction; 0 = off"),
+)
+
+#: The contract's variables by run-file key. Its TP sizes are GPUs of a worker; its MTP size is for both roles.
+_ROLE_CONTRACT: Mapping[str, str] = {
+    "prefill.workers": "xP",
+    "decode.workers": "yD",
+    "prefill.tp": "PREFILL_TP_SIZE",
+    "decode.tp": "DECODE_TP_SIZE",
+    "prefill.dp-attention": "PREFILL_ENABLE_DP",
+    "decode.dp-attention": "DECODE_ENABLE_DP",
+    "prefill.ep": "PREFILL_ENABLE_EP",
+    "decode.ep": "DECODE_ENABLE_EP",
+    "mtp": "DECODE_MTP_SIZE",
+}
+
+
+def _numbers(prefix: str, group: str, roles: Iterable[Role]) -> Iterator[Option]:
+    for name, kind, field, minimum, summary in _OF_ROLE:
+        key = prefix + name
+        yield Option(
+            key=key,
+            summary=summary,
+            group=group,
+            type=kind,
+            fields=[f"{role}.{field}" for role in roles],
+            minimum=minimum,
+            contract=[_ROLE_CONTRACT[key]] if key in _ROLE_CONTRACT else [],
+            unset_values=["0"] if key == "mtp" else [],
+        )
+
+
+def _role(role: Role) -> Iterator[Option]:
+    group = f"{role.capitalize()} workers"
+    yield Option(
+        key=f"{role}.workers",
+        summary="number of workers (server instances); default: 1",
+        group=group,
+        type="int",
+        flag=f"--{role}",
+        minimum=1,
+        contract=[_ROLE_CONTRACT[f"{role}.workers"]],
+    )
+    yield from _numbers(f"{role}.", group, [role])
+    yield Option(
+        key=f"{role}.nodes",
+        summary="nodes of this role; default: what its workers need",
+        group=group,
+        type="int",
+        minimum=1,
+    )
+    yield Option(key=f"{role}.args", summary="further flags, as one text", group=group, type="args")
+    yield Option(key=f"{role}.env", summary="a variable", group=group, type="env", metavar="NAME=VALUE")
+    yield Option(
+        key=f"{role}.settings",
+        summary="a setting of a plugin",
+        group=group,
+        type="settings",
+        flag=f"--{role}-set",
+        metavar="NAME=VALUE",
+    )
+
+
+OPTIONS: tuple[Option, ...] = (
+    *_WHAT,
+    *_role("prefill"),
+    *_role("decode"),
+    *_numbers("", BOTH, ROLES),
+    *_NODES,
+    *_ROUTER,
+    *_LOAD,
+    *_FINE,
+    *_SIMULATION,
+)
+
+
+@cache
+def by_dotted() -> Mapping[str, Option]:
+    """The options by the name that ``read_spec`` takes."""
+    return {option.dotted: option for option in OPTIONS}
+
+
+@cache
+def by_variable() -> Mapping[str, Option]:
+    """The options by their own DISAGG_RUN_ variable; for env and settings by what stands before ``_NAME``."""
+    return {option.variable: option for option in OPTIONS}
