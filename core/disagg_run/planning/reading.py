@@ -55,7 +55,8 @@ def _structure(cls: type[T], data: dict[str, Any]) -> T:
     try:
         return converter.structure(data, cls)
     except cattrs.BaseValidationError as error:
-        reasons = cattrs.transform_error(error)
+        # A misspelt key shows both as missing and as extra; the extra one is what stands in the document.
+        reasons = sorted(cattrs.transform_error(error), key=lambda reason: "extra fields" not in reason)
         raise PlanError(
             f"the plan document does not fit: {reasons[0].replace('$.', '').replace('$', 'the document')}",
             remedy="make the plan anew with this version",
