@@ -32,6 +32,11 @@ class Head:
     ports: Mapping[str, int] = attrs.field(factory=dict, converter=frozen_map)
 
 
+def split_by_role(heads: tuple[Head, ...]) -> Mapping[Role, tuple[Head, ...]]:
+    """The heads of each role, in their order."""
+    return frozen_map({role: tuple(head for head in heads if head.role == role) for role in ROLES})
+
+
 @attrs.frozen(kw_only=True)
 class Process:
     """One process of the plan, before its command is known."""
@@ -79,10 +84,14 @@ class RankContext:
     peers: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict, converter=frozen_map)
     #: Names of this rank's server processes.
     servers: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    #: ``heads`` by role; one mapping for all contexts of a plan, so that asking for a role costs nothing.
+    heads_by_role: Mapping[Role, tuple[Head, ...]] = attrs.field(
+        default=attrs.Factory(lambda self: split_by_role(self.heads), takes_self=True), repr=False
+    )
 
     def heads_of(self, role: Role) -> tuple[Head, ...]:
         """The heads of one role, by worker index."""
-        return tuple(head for head in self.heads if head.role == role)
+        return self.heads_by_role.get(role, ())
 
     def _lookup(self, name: str, role: Role | None) -> tuple[Any, Source]:
         best: tuple[Any, Source] = (_MISSING, CORE_DEFAULT)

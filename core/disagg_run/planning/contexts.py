@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from disagg_run.context import Head, Process, ProcessContext, RankContext
+from disagg_run.context import Head, Process, ProcessContext, RankContext, split_by_role
 from disagg_run.facts import NodeFacts
 from disagg_run.records import Engine, ModelRow
 from disagg_run.spec.model import LaunchSpec
@@ -48,6 +48,7 @@ class Basis:
         """One context a rank; ``peers`` names the processes (services, router) whose ports are shown to all."""
         heads = self.heads(ports)
         peer_ports = {name: ports[name] for name in sorted(peers) if name in ports}
+        by_role = split_by_role(heads)
         servers: dict[int, list[str]] = {}
         for placed in self.layout.processes:
             servers.setdefault(placed.rank, []).append(placed.process.name)
@@ -63,6 +64,7 @@ class Basis:
                 node=node,
                 facts=self.facts.get(rank),
                 heads=heads,
+                heads_by_role=by_role,
                 first_node=self.layout.nodes[0],
                 peers=peer_ports,
                 servers=tuple(servers.get(rank, ())),
