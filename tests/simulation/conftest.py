@@ -50,9 +50,9 @@ class StandIn:
 
     def wait_status(self, port: int, path: str, status: int = 200, *, timeout_s: float = 15.0) -> None:
         """Poll until a GET answers with ``status``."""
-        self.wait_for(lambda: self._status(port, path) == status, f"GET {path} = {status}", timeout_s=timeout_s)
+        self.wait_for(lambda: self.status(port, path) == status, f"GET {path} = {status}", timeout_s=timeout_s)
 
-    def _status(self, port: int, path: str) -> int | None:
+    def status(self, port: int, path: str) -> int | None:
         try:
             return httpx.get(self.url(port, path), timeout=2, trust_env=False).status_code
         except httpx.TransportError:
