@@ -339,6 +339,7 @@ def test_a_failing_hook_or_a_wrong_record_names_plugin_hook_and_process(answer: 
     ("hook", "answer", "said"),
     [
         ("args", [Flag("--tp-size", (8,))], "int 8 as a value of --tp-size, text is expected"),
+        ("args", [flag("--a", {"k": {1}})], "a value of --a that is no JSON: set {1}"),
         ("args", [Flag("--a", json=[1])], "json=[1] in --a, a mapping is expected"),  # type: ignore[arg-type]
         (
             "server_command",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -47,8 +48,8 @@ class Stamp:
         _text(flag.name, "the name of a Flag")
         for value in flag.values:
             _text(value, f"a value of {flag.name}")
-        if flag.json is not None and not isinstance(flag.json, Mapping):
-            raise WrongRecord(f"json={flag.json!r} in {flag.name}, a mapping is expected")
+        if flag.json is not None:
+            _json_object(flag.json, flag.name)
         leaves = flag.leaf_sources
         if leaves:
             leaves = {path: self._source(source) for path, source in leaves.items()}
@@ -98,6 +99,21 @@ _STAMPS: dict[type, Callable[[Stamp, Any], Any]] = {
     ServiceProcess: Stamp._service,
     Workload: Stamp._workload,
 }
+
+
+def _json_object(value: object, name: str) -> None:
+    if not isinstance(value, Mapping):
+        raise WrongRecord(f"json={value!r} in {name}, a mapping is expected")
+    try:
+        json.dumps(value, default=_plain)
+    except (TypeError, ValueError) as error:
+        raise WrongRecord(f"a value of {name} that is no JSON: {error}") from error
+
+
+def _plain(value: object) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(describe(value))
 
 
 def _text(value: object, what: str) -> None:

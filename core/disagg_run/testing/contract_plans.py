@@ -116,7 +116,7 @@ def _flags_once(seen: Seen) -> Complaints:
             known = seen.catalogue.lookup(name) if seen.catalogue else None
             if known is not None and known.repeatable:
                 continue
-            if known is not None or name.startswith("--"):
+            if known is not None or _is_flag(word):
                 name = known.names[0] if known else name
                 counts[name] = counts.get(name, 0) + 1
         for name, count in counts.items():
@@ -195,9 +195,16 @@ def _simulation(case: Case, model: str, version: str) -> Complaints:
         process = made.process(name)
         if process.kind == "server" and not process.exec:
             yield f"nobody answers disagg_simulation for {name}"
-    flags = [[word.partition("=")[0] for word in one.process("prefill-0").argv] for one in (made, real)]
-    if flags[0] != flags[1]:
-        yield "under --simulate the servers' flags differ: stand-ins are started with the very argv of the plan"
+        elif _names(process) != _names(real.process(name)):
+            yield f"under --simulate {name} has other flags: stand-ins are started with the very argv of the plan"
+
+
+def _names(process: PlannedProcess) -> list[str]:
+    return [word.partition("=")[0] for word in process.argv if _is_flag(word)]
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("--") or (word.startswith("-") and word[1:2].isalpha())
 
 
 def _many_nodes(case: Case, model: str, version: str) -> Complaints:
