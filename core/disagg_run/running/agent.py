@@ -1,0 +1,307 @@
+"""Runs one rank of a plan: preflight, patches, processes in their order, and teardown, however the run ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Coroutine
+from typing import Any
+
+import attrs
+
+from disagg_run.errors import CanaryError, DisaggError, RunError, WorkloadError
+from disagg_run.logs import event_log
+from disagg_run.running import environment, teardown
+from disagg_run.running.bringup import BringUp
+from disagg_run.running.console import Console
+from disagg_run.running.first import FirstRank
+from disagg_run.running.gates import Board
+from disagg_run.running.link import Spoke
+from disagg_run.running.outcome import GUARDIAN, RUN, Failure, Verdict, signal_name
+from disagg_run.running.preflight import check_node
+from disagg_run.running.probes import Prober, http_client
+from disagg_run.running.reaper import Reaper
+from disagg_run.running.report import describe
+from disagg_run.running.rundir import RunDir, write_result
+from disagg_run.running.share import Share
+from disagg_run.running.star import Hub
+from disagg_run.running.star_socket import STAR_PORT, listen
+from disagg_run.running.supervisor import Supervisor
+from disagg_run.running.tails import Tails, last_lines
+from disagg_run.running.timing import Timing
+
+#: Exit codes of a run that a signal ended.
+_SIGNAL_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+#: For a second signal to mean that the grace is over, in seconds after the first (a terminal and a launcher may both
+#: deliver the first one).
+_SECOND_S = 0.5
+
+
+@attrs.frozen(kw_only=True)
+class AgentOptions:
+    """How an agent is started."""
+
+    share: Share
+    run_dir: RunDir
+    run_id: str
+    #: Secret of the star; "" for a launch of one rank.
+    token: str = ""
+    #: Host and port of rank 0's agent.
+    star: tuple[str, int] | None = None
+    #: Descriptor of a socket that listens there already, given to rank 0's agent by a launcher.
+    star_fd: int | None = None
+    #: Streamed completions to send once serving; None = serve until told to stop.
+    smoke: int | None = None
+    timing: Timing = attrs.field(factory=Timing)
+    #: Whether a launcher on this machine shows the outcome of all ranks.
+    launched: bool = False
+
+
+def run_agent(options: AgentOptions) -> int:
+    """Run a rank to its end and return its exit code."""
+    return asyncio.run(Agent(options).run())
+
+
+class Agent:
+    """One rank's run."""
+
+    def __init__(self, options: AgentOptions) -> None:
+        self.options = options
+        self.share = options.share
+        self.rank = options.share.rank.rank
+        self.timing = options.timing
+        self._guardian = os.getppid()
+        options.run_dir.make()
+        prefix = f"{self.rank}| " if self.share.ranks > 1 else ""
+        self.console = Console(prefix=prefix)
+        self.log, self._sink = event_log(options.run_dir.events(self.rank), self.console.write, rank=self.rank)
+        self.verdict = Verdict()
+        own = [process.name for process in self.share.processes()]
+        self.board = Board(dict.fromkeys((*own, *self.share.remote, *self.share.roster)))
+        self.reaper = Reaper()
+        self.supervisor = Supervisor(self.reaper, options.run_dir.logs, self._told_to_processes())
+        self.tails = Tails(self.console.write)
+        self.client = http_client()
+        self.prober = Prober(self.client, self.share.served_name)
+        self.hurry = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._signalled = 0.0
+        self.link: Hub | Spoke = self._hub() if self.rank == 0 else self._spoke()
+        self.verdict.on_failure = self._failed
+        self.bring_up = BringUp(self)
+        self.first = FirstRank(self, self.link) if isinstance(self.link, Hub) else None
+
+    def _told_to_processes(self) -> dict[str, str]:
+        return {
+            environment.NODE_ADDRESS: self.share.rank.node.address,
+            environment.RUN_ID: self.options.run_id,
+            environment.RANK: str(self.rank),
+        }
+
+    def _hub(self) -> Hub:
+        return Hub(
+            ranks=self.share.ranks,
+            digest=self.share.digest,
+            token=self.options.token,
+            board=self.board,
+            verdict=self.verdict,
+            watchers=self.share.watchers,
+            timing=self.timing,
+            note=self.log.info,
+        )
+
+    def _spoke(self) -> Spoke:
+        return Spoke(
+            rank=self.rank,
+            digest=self.share.digest,
+            token=self.options.token,
+            board=self.board,
+            verdict=self.verdict,
+            timing=self.timing,
+        )
+
+    # --- the run -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """From preflight to the last process's end."""
+        self.reaper.open()
+        loop = asyncio.get_running_loop()
+        for signum in _SIGNAL_CODES:
+            loop.add_signal_handler(signum, self._signal, signum)
+        self.log.debug(
+            "agent.started", pid=os.getpid(), guardian=self._guardian, run_dir=str(self.options.run_dir.path)
+        )
+        self.spawn(self.tails.run())
+        self.spawn(self._work())
+        await self.verdict.wait()
+        await self._end()
+        return self.verdict.exit_code
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do ``work`` beside the rest; an error of it fails the run."""
+        task = asyncio.create_task(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except DisaggError as error:
+            if isinstance(error, (CanaryError, WorkloadError)):
+                # A process that died and caused this is reported meanwhile, and is then the culprit.
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self.verdict.wait(), self.timing.settle_s)
+            self.verdict.fail(Failure.of(error, rank=self.rank, process=getattr(error, "process", RUN)))
+        except Exception as error:  # noqa: BLE001 - a defect of ours must still end the run everywhere
+            self.log.error("agent.defect", traceback=traceback.format_exc())
+            text = f"the agent of rank {self.rank} failed: {type(error).__name__}: {error}"
+            self.verdict.fail(Failure(rank=self.rank, process=RUN, message=text))
+
+    async def _work(self) -> None:
+        await self._join()
+        loop = asyncio.get_running_loop()
+        with self.reaper.leaving_orphans():
+            await loop.run_in_executor(None, self._prepare)
+        if self.verdict.ended:
+            return
+        for process in self.share.processes():
+            if process.kind != "workload":
+                self.spawn(self.bring_up.start(process))
+        self.spawn(self.bring_up.watch_stopped())
+        if self.first is not None:
+            self.spawn(self.first.progress())
+            await self.first.serve()
+
+    async def _join(self) -> None:
+        star = self.options.star or (self.share.first_address, STAR_PORT)
+        if isinstance(self.link, Spoke):
+            await self.link.open(*star)
+        elif self.first is not None and self.share.ranks > 1:
+            given = self.options.star_fd
+            await self.link.open(listen(*star) if given is None else socket.socket(fileno=given))
+            self.first.register.set(star=f"{star[0]}:{star[1]}")
+
+    def _prepare(self) -> None:
+        check_node(
+            self.share.rank,
+            simulated=self.share.simulated,
+            warn=lambda text: self.log.warning("preflight.warning", what=text),
+        )
+        if self.share.simulated:
+            return  # stand-ins are not the engine that the patches are for
+        for group in self.share.rank.groups:
+            if group.patches:
+                from disagg_run.patching import apply_patches
+
+                apply_patches(group.patches)
+
+    # --- how it ends ---------------------------------------------------------------------------------------------
+
+    def _signal(self, signum: signal.Signals) -> None:
+        now = time.monotonic()
+        if signum == signal.SIGTERM and os.getppid() != self._guardian:
+            text = f"the guardian of rank {self.rank} is gone"
+            self.verdict.fail(Failure(rank=self.rank, process=GUARDIAN, message=text))
+        elif not self._signalled:
+            self._signalled = now
+            name = signal_name(signum)
+            self.verdict.fail(
+                Failure(
+                    rank=self.rank,
+                    process=RUN,
+                    message=f"ended by {name}",
+                    exit_code=_SIGNAL_CODES[signum],
+                    signal=name,
+                )
+            )
+        elif now - self._signalled > _SECOND_S:
+            self.hurry.set()
+
+    def _failed(self, failure: Failure) -> None:
+        self.link.fail(failure)
+
+    def blame(self, error: DisaggError, process: str, **more: Any) -> None:
+        """Fail the run because of one of this rank's processes, with the end of its log."""
+        log = self.supervisor.log_path(process)
+        failure = Failure.of(error, rank=self.rank, process=process)
+        self.verdict.fail(attrs.evolve(failure, lines=last_lines(log), log=str(log), **more))
+
+    async def _end(self) -> None:
+        culprit = self.verdict.culprit
+        orderly = culprit is None or culprit.exit_code in _SIGNAL_CODES.values()
+        if culprit is not None:
+            self.log.error("run.failed", culprit=culprit.process, culprit_rank=culprit.rank, message=culprit.message)
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        left = await self._tear_down(orderly=orderly)
+        if isinstance(self.link, Hub):
+            left += self.link.left
+        if left:
+            text = f"teardown left something behind: {'; '.join(left)}"
+            self.log.error("teardown.left", what=left)
+            self.verdict.finished = False
+            self.verdict.fail(Failure(rank=self.rank, process=RUN, message=text, exit_code=RunError.exit_code))
+        if isinstance(self.link, Spoke):
+            if self.verdict.culprit is not None:
+                await self.link.told(2 * self.timing.heartbeat_s)
+            await self.link.close(tuple(left))
+        else:
+            await self.link.close()
+        self._write_down()
+        self.tails.close()
+        self._report()
+        await self.client.aclose()
+        self.console.close()
+        self._sink.close()
+        self.reaper.close()
+
+    async def _tear_down(self, *, orderly: bool) -> list[str]:
+        grace = self.timing.grace_s if orderly else self.timing.failure_grace_s
+        left: list[str] = []
+        kinds = (("workload", "router"), ("server",), ("service", "setup"))
+        for stage in kinds if orderly else (sum(kinds, ()),):
+            group = [running for running in self.supervisor.started if running.plan.kind in stage]
+            if group:
+                swept = await teardown.end(self.supervisor, group, grace, self.hurry)
+                for name in swept.killed:
+                    self.log.warning("process.killed", process=name, after_s=grace)
+                left += swept.left
+            if isinstance(self.link, Hub) and (not orderly or "router" in stage):
+                self.link.stop(self.verdict.culprit)
+            if isinstance(self.link, Hub) and (not orderly or "server" in stage):
+                left += await self._others(grace)
+        left += (await teardown.end_strays(min(grace, self.timing.failure_grace_s))).left
+        left += await teardown.open_ports(self.share.processes(), self.share.rank.node.address)
+        self.log.info("teardown.done", left=left)
+        return left
+
+    async def _others(self, grace: float) -> list[str]:
+        assert isinstance(self.link, Hub)
+        silent = await self.link.settled(3 * grace + 2)
+        for rank in silent:
+            self.log.warning("teardown.unknown", member=rank)
+        return [f"the agent of rank {rank} has not said that it has torn down" for rank in silent]
+
+    def _write_down(self) -> None:
+        for failure in self.verdict.consequences:
+            self.log.info(
+                "run.consequence", culprit=failure.process, culprit_rank=failure.rank, message=failure.message
+            )
+        if self.first is not None:
+            self.first.register.set(state="failed" if self.verdict.culprit else "finished", ended=time.time())
+            self.first.register.write()
+        consequences = [failure.to_data() for failure in self.verdict.consequences]
+        write_result(self.options.run_dir, self.rank, self.verdict.culprit, consequences=consequences)
+
+    def _report(self) -> None:
+        culprit = self.verdict.culprit
+        if culprit is None or self.options.launched:
+            return
+        for line in describe(culprit, self.options.run_dir.path):
+            self.console.write(line)

@@ -1,0 +1,184 @@
+"""Brings one rank's processes up in their order, and watches them until the run ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from disagg_run.errors import GateTimeout, PreflightError, ProcessDied
+from disagg_run.planning.document import PlannedProcess, Ready
+from disagg_run.running import supervisor
+from disagg_run.running.gates import Stage, join_ports, waits_of
+from disagg_run.running.probes import until_listening, until_ready
+from disagg_run.running.serving import probes_to_repeat
+from disagg_run.running.supervisor import Running
+
+if TYPE_CHECKING:
+    from disagg_run.running.agent import Agent
+
+#: Between two looks at whether a process is stopped, in seconds.
+_STOPPED_S = 0.5
+_AGAIN_S = 0.2
+#: For a setup without a deadline of its own, in seconds.
+_SETUP_S = 300.0
+#: For a process to listen where it has no proof of readiness with a deadline, in seconds.
+_LISTEN_S = 1800.0
+
+
+class BringUp:
+    """Starts processes of one rank and fails the run where one of them fails."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    async def start(self, process: PlannedProcess) -> None:
+        """Wait for what ``process`` waits for, start it, and see that it becomes ready."""
+        agent = self._agent
+        await agent.board.wait(waits_of(process))
+        await self._reachable(process)
+        running = self.run(process)
+        try:
+            if process.kind == "setup":
+                await self._finish_setup(running)
+                return
+            if process.name in agent.share.listened:
+                agent.spawn(self._listening(running))
+            for ready in process.ready:
+                await until_ready(agent.prober, running, ready)
+        except (GateTimeout, PreflightError) as error:
+            agent.blame(error, process.name)
+            return
+        self._reach(running, "ready")
+        agent.log.info("process.ready", process=process.name, after_s=round(time.monotonic() - running.started, 3))
+        repeated = probes_to_repeat(process)
+        if repeated:
+            agent.spawn(self._watch(running, repeated))
+
+    def run(self, process: PlannedProcess) -> Running:
+        """Start ``process`` now, and say so."""
+        agent = self._agent
+        running = agent.supervisor.spawn(process, self._exited)
+        agent.tails.follow(process.name, running.log)
+        agent.log.info("process.started", process=process.name, pid=running.pid, start=running.stat.start)
+        self._reach(running, "started")
+        return running
+
+    def _reach(self, running: Running, stage: Stage) -> None:
+        agent = self._agent
+        if not agent.board.reach(running.name, stage):
+            return
+        state = {
+            "process": running.name,
+            "stage": stage,
+            "pid": running.pid,
+            "start": running.stat.start,
+            "since": time.time(),
+        }
+        agent.link.announce(state)
+        if agent.first is not None:
+            agent.first.register.state(state)
+
+    async def _reachable(self, process: PlannedProcess) -> None:
+        """See that what is ready on other nodes also answers here."""
+        agent = self._agent
+        gate = asyncio.Semaphore(32)
+
+        async def one(name: str, ready: Ready) -> None:
+            async with gate:
+                await self._answers(process.name, name, ready)
+
+        await asyncio.gather(
+            *(
+                one(edge.process, ready)
+                for edge in process.after
+                if edge.until == "ready"
+                for ready in agent.share.remote.get(edge.process, ())
+                if ready.kind in ("tcp", "http")
+            )
+        )
+
+    async def _answers(self, waiting: str, name: str, ready: Ready) -> None:
+        agent = self._agent
+        deadline = time.monotonic() + agent.timing.reach_s
+        while lack := await agent.prober.lacking(ready):
+            if time.monotonic() > deadline:
+                raise GateTimeout(
+                    f"{name} is ready on its own node, but {waiting} on rank {agent.rank} cannot use it: {lack}",
+                    remedy="see whether the node's address is reachable and no firewall or proxy is between",
+                )
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _listening(self, running: Running) -> None:
+        ports = join_ports(running.plan)
+        timeout = max((ready.timeout_s for ready in running.plan.ready), default=_LISTEN_S)
+        try:
+            await until_listening(running, self._agent.share.rank.node.address, ports.values(), timeout)
+        except GateTimeout as error:
+            self._agent.blame(error, running.name)
+            return
+        self._reach(running, "listening")
+
+    async def _finish_setup(self, running: Running) -> None:
+        agent = self._agent
+        timeout = next((ready.timeout_s for ready in running.plan.ready if ready.kind == "exit"), _SETUP_S)
+        try:
+            await asyncio.wait_for(running.exited.wait(), timeout)
+        except asyncio.TimeoutError:
+            raise GateTimeout(f"{running.name} has not ended after {timeout:g} s") from None
+        if running.exit is None or running.exit.code != 0:
+            self._blame_exit(running, "and must end with 0 before anything else starts")
+            return
+        if not running.family():
+            agent.supervisor.forget(running)
+        self._reach(running, "ready")
+
+    def _exited(self, running: Running) -> None:
+        agent = self._agent
+        agent.log.info("process.exited", process=running.name, pid=running.pid, how=str(running.exit))
+        if agent.first is not None:
+            agent.first.register.state({"process": running.name, "exit": str(running.exit)})
+        if agent.verdict.ended or running.plan.kind in ("setup", "workload"):
+            return
+        ready = agent.board.reached(running.name, "ready")
+        self._blame_exit(running, "while it was needed" if ready else "before it was ready")
+
+    def _blame_exit(self, running: Running, when: str) -> None:
+        exit_ = running.exit
+        assert exit_ is not None
+        error = ProcessDied(f"{running.name} of rank {self._agent.rank} {exit_} {when}")
+        self._agent.blame(error, running.name, code=exit_.code, signal=exit_.signal)
+
+    async def _watch(self, running: Running, proofs: list[Ready]) -> None:
+        """Ask a ready process again and again; one that passes nothing for long is hung."""
+        agent = self._agent
+        good = time.monotonic()
+        while True:
+            await asyncio.sleep(agent.timing.watch_s)
+            lack = ""
+            for ready in proofs:
+                lack = lack or await agent.prober.lacking(ready)
+            now = time.monotonic()
+            if not lack:
+                good = now
+            elif now - good > agent.timing.hang_s:
+                text = (
+                    f"{running.name} of rank {agent.rank} was ready and is not any more for {now - good:.0f} s: {lack}"
+                )
+                agent.blame(GateTimeout(text), running.name)
+                return
+
+    async def watch_stopped(self) -> None:
+        """Look whether a process was stopped by a signal; one that stays so is hung."""
+        agent = self._agent
+        since: dict[int, float] = {}
+        while True:
+            await asyncio.sleep(_STOPPED_S)
+            now = time.monotonic()
+            stopped = [each for each in agent.supervisor.started if each.exit is None and supervisor.is_stopped(each)]
+            since = {each.pid: since.get(each.pid, now) for each in stopped}
+            for each in stopped:
+                if now - since[each.pid] >= agent.timing.stall_s:
+                    text = f"{each.name} of rank {agent.rank} was stopped by a signal for {agent.timing.stall_s:g} s"
+                    agent.blame(GateTimeout(text), each.name, signal="SIGSTOP")
+                    return

@@ -1,0 +1,45 @@
+"""The environment of a process: what the agent has, less what must not reach it, plus what the plan sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from disagg_run.planning.document import PlannedProcess
+
+SEPARATOR = ":"
+
+#: Secret of the star; no process of the plan gets it.
+TOKEN = "DISAGG_RUN_TOKEN"
+#: What the launcher tells its agents; no process of the plan gets it.
+STAR_FD = "DISAGG_RUN_STAR_FD"
+LAUNCHER = "DISAGG_RUN_LAUNCHER"
+#: What every process is told: its node's address (several ranks may share one machine), its run, its name, its rank.
+NODE_ADDRESS = "DISAGG_RUN_NODE_ADDRESS"
+RUN_ID = "DISAGG_RUN_ID"
+PROCESS = "DISAGG_RUN_PROCESS"
+RANK = "DISAGG_RUN_RANK"
+
+_OURS = (TOKEN, STAR_FD, LAUNCHER)
+
+
+def process_environment(process: PlannedProcess, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The variables of ``process`` where the agent has ``inherited``.
+
+    Prepended and appended elements stand around what the plan sets or the agent has, without empty elements: one would
+    mean the current directory.
+    """
+    env = {name: value for name, value in inherited.items() if name not in _OURS and name not in process.unset}
+    env.update(process.env)
+    for name in (*process.env_prepend, *(each for each in process.env_append if each not in process.env_prepend)):
+        elements = (
+            *process.env_prepend.get(name, ()),
+            *env.get(name, "").split(SEPARATOR),
+            *process.env_append.get(name, ()),
+        )
+        env[name] = SEPARATOR.join(element for element in elements if element)
+    return env
+
+
+def missing_secrets(process: PlannedProcess, inherited: Mapping[str, str]) -> list[str]:
+    """The secrets that ``process`` needs and the agent does not have."""
+    return [name for name in process.secrets if not inherited.get(name)]

@@ -1,0 +1,160 @@
+"""The agent's parent: ends everything that descends from it when the agent ends, however it ends.
+
+It is a child subreaper, so that a process that daemonizes, or whose parent was killed, becomes its child; it touches
+nothing that does not descend from it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import attrs
+
+from disagg_run.errors import RunError
+from disagg_run.running import proctree
+from disagg_run.running.outcome import Exit, signal_name
+
+_FORWARDED = (signal.SIGTERM, signal.SIGINT)
+#: A closed terminal or connection ends a run like a termination.
+_TRANSLATED = {signal.SIGHUP: signal.SIGTERM}
+_WATCHED = {signal.SIGCHLD, *_FORWARDED, *_TRANSLATED}
+
+#: For an agent that was stopped by a signal to go on, in seconds; its peers count it as dead by then.
+STALL_S = 3.0
+#: For an agent that was told to end, in seconds: its own teardown takes at most three graces.
+PATIENCE_S = 30.0
+#: From TERM to KILL for what the agent left, and from there until it is given up, in seconds.
+GRACE_S = 1.0
+GIVE_UP_S = 5.0
+
+
+def guard(body: Callable[[], int], on_killed: Callable[[Exit], None] | None = None) -> int:
+    """Run ``body`` in a child process, the agent, and return its exit code once nothing of it is left.
+
+    ``on_killed`` is called where a signal ended the agent, to write that down; the exit code is RunError's then.
+    Must be called where no other thread runs.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    proctree.become_subreaper()
+    guardian = os.getpid()
+    agent = os.fork()
+    if agent == 0:
+        _become_agent(guardian, body)
+    ended = _Guardian(agent).wait()
+    left = sweep()
+    if ended.signum and on_killed is not None:
+        on_killed(ended)
+    if left:
+        print(f"these processes cannot be ended: {', '.join(str(stat.pid) for stat in left)}", file=sys.stderr)
+    if ended.signum or ended.code is None:
+        return RunError.exit_code
+    return ended.code or (RunError.exit_code if left else 0)
+
+
+def _become_agent(guardian: int, body: Callable[[], int]) -> None:
+    code = 1
+    try:
+        # Of its own group, so that a terminal's Ctrl-C reaches it once: through the guardian.
+        os.setpgid(0, 0)
+        proctree.become_subreaper()
+        proctree.signal_on_parent_death(signal.SIGTERM)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
+        if os.getppid() == guardian:  # it may have died before the line above took hold
+            code = body()
+    finally:
+        # Nothing of the guardian's own stack may run here.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+@attrs.define
+class _Guardian:
+    """Waits for the agent, passes signals on, and ends an agent that hangs."""
+
+    agent: int
+    #: Monotonic time at which the agent is killed; None = it may run.
+    deadline: float | None = None
+
+    def wait(self) -> Exit:
+        """Until the agent has ended."""
+        while True:
+            ended = self._reap()
+            if ended is not None:
+                return ended
+            received = self._next_signal()
+            if received is None:
+                os.kill(self.agent, signal.SIGKILL)
+                self.deadline = None
+            elif received != signal.SIGCHLD:
+                os.kill(self.agent, _TRANSLATED.get(signal.Signals(received), received))
+                if self.deadline is None:
+                    self.deadline = time.monotonic() + PATIENCE_S
+
+    def _next_signal(self) -> int | None:
+        if self.deadline is None:
+            return signal.sigwait(_WATCHED)
+        left = self.deadline - time.monotonic()
+        found = signal.sigtimedwait(_WATCHED, left) if left > 0 else None
+        return found.si_signo if found is not None else None
+
+    def _reap(self) -> Exit | None:
+        """See what became of children; orphans are reaped by the way."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            except ChildProcessError:
+                return Exit(code=1)  # not seen: somebody reaped our agent
+            if pid == 0:
+                return None
+            if pid != self.agent:
+                continue
+            if os.WIFSTOPPED(status):
+                self.deadline = time.monotonic() + STALL_S
+            elif os.WIFCONTINUED(status):
+                self.deadline = None
+            elif os.WIFSIGNALED(status):
+                return Exit(signum=os.WTERMSIG(status))
+            else:
+                return Exit(code=os.WEXITSTATUS(status))
+
+
+def sweep(grace_s: float = GRACE_S) -> list[proctree.ProcessStat]:
+    """End every descendant of this process: TERM, then KILL; returns those that are still there."""
+    start = time.monotonic()
+    told: set[tuple[int, int]] = set()
+    while _has_children():
+        living = [stat for stat in proctree.descendants(os.getpid(), proctree.snapshot()) if stat.alive]
+        if not living:
+            continue
+        elapsed = time.monotonic() - start
+        if elapsed > grace_s + GIVE_UP_S:
+            return living
+        if elapsed > grace_s:
+            proctree.send_all(living, signal.SIGKILL)
+        else:
+            fresh = [stat for stat in living if (stat.pid, stat.start) not in told]
+            proctree.send_all(fresh, signal.SIGTERM, signal.SIGCONT)
+            told.update((stat.pid, stat.start) for stat in fresh)
+        signal.sigtimedwait({signal.SIGCHLD}, 0.05)
+    return []
+
+
+def _has_children() -> bool:
+    """Reap what has ended; whether anything is left."""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if pid == 0:
+            return True
+
+
+def killed_text(rank: int, ended: Exit) -> str:
+    """What is said of an agent that a signal ended."""
+    return f"the agent of rank {rank} was killed by {signal_name(ended.signum)}"

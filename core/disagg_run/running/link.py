@@ -1,0 +1,118 @@
+"""Another rank's end of the star: one connection to rank 0, whose end is rank 0's death."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from disagg_run.errors import GateTimeout, RunError
+from disagg_run.running.gates import Board
+from disagg_run.running.messages import LIMIT, Message, encode, receive
+from disagg_run.running.outcome import AGENT, Failure, Verdict
+from disagg_run.running.timing import Timing
+
+_AGAIN_S = 0.1
+
+
+class Spoke:
+    """A rank's link to rank 0."""
+
+    def __init__(self, *, rank: int, digest: str, token: str, board: Board, verdict: Verdict, timing: Timing) -> None:
+        self._rank = rank
+        self._digest = digest
+        self._token = token
+        self._board = board
+        self._verdict = verdict
+        self._timing = timing
+        self._writer: asyncio.StreamWriter | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopped = asyncio.Event()
+        self._seen = 0.0
+
+    async def open(self, host: str, port: int) -> None:
+        """Join rank 0, which may not be up yet.
+
+        Raises GateTimeout where it cannot be reached, RunError where it refuses this rank.
+        """
+        deadline = time.monotonic() + self._timing.join_s
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection(host, port, limit=LIMIT)
+                break
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise GateTimeout(
+                        f"rank 0's agent cannot be reached at {host} port {port} within {self._timing.join_s:g} s:"
+                        f" {error.strerror or error}",
+                        remedy="see whether it was started, and whether --star names its address",
+                    ) from None
+                await asyncio.sleep(_AGAIN_S)
+        self._writer = writer
+        self._send({"type": "hello", "rank": self._rank, "digest": self._digest, "token": self._token})
+        welcome = await receive(reader)
+        if welcome is None or welcome.get("type") != "welcome":
+            reason = welcome.get("reason") if welcome else "the token is not the run's"
+            raise RunError(f"rank 0's agent at {host} port {port} refuses rank {self._rank}: {reason}")
+        for state in welcome["states"]:
+            self._board.reach(state["process"], state["stage"])
+        self._seen = asyncio.get_running_loop().time()
+        self._tasks = [asyncio.create_task(self._listen(reader)), asyncio.create_task(self._beat())]
+
+    def announce(self, state: Mapping[str, Any]) -> None:
+        """Tell rank 0 how far a process has come."""
+        self._send({"type": "state", **state})
+
+    def fail(self, failure: Failure) -> None:
+        """Tell rank 0 that something failed here."""
+        self._send({"type": "failure", "failure": failure.to_data()})
+
+    async def told(self, timeout_s: float) -> None:
+        """Wait for rank 0's word on how the run ended."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._stopped.wait(), timeout_s)
+
+    async def close(self, left: tuple[str, ...] = ()) -> None:
+        """Say that this rank has torn down, and what is left, and hang up."""
+        for task in self._tasks:
+            task.cancel()
+        if self._writer is not None:
+            self._send({"type": "done", "left": list(left)})
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                await asyncio.wait_for(self._writer.drain(), 1.0)
+            self._writer.close()
+
+    def _send(self, message: Message) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(encode(message))
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        while (message := await receive(reader)) is not None:
+            self._seen = asyncio.get_running_loop().time()
+            if message.get("type") == "state":
+                self._board.reach(message["process"], message["stage"])
+            elif message.get("type") == "stop":
+                culprit = message["culprit"]
+                self._verdict.overrule(Failure.from_data(culprit) if culprit else None)
+                self._stopped.set()
+        self._lost("its connection ended")
+
+    def _lost(self, how: str) -> None:
+        if not self._stopped.is_set():
+            self._stopped.set()
+            self._verdict.fail(Failure(rank=0, process=AGENT, message=f"the agent of rank 0 is gone: {how}"))
+
+    async def _beat(self) -> None:
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+        while True:
+            await asyncio.sleep(self._timing.heartbeat_s)
+            now = loop.time()
+            if now - last > 2 * self._timing.heartbeat_s + 0.5:  # this agent itself was held up
+                self._seen = now
+            last = now
+            self._send({"type": "beat"})
+            if now - self._seen > self._timing.stall_s:
+                self._lost(f"no sign of life for {self._timing.stall_s:g} s")

@@ -1,0 +1,110 @@
+"""Checks on the node before anything starts: kinds of ``records.Preflight``, free ports, secrets."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from disagg_run.errors import PreflightError
+from disagg_run.planning.document import PlannedProcess, RankPlan
+from disagg_run.records import Preflight
+from disagg_run.running import sockets
+from disagg_run.running.supervisor import process_env
+from disagg_run.running.teardown import planned_ports
+
+#: For the command of ``output_matches``, in seconds.
+_COMMAND_S = 30.0
+
+
+def check_node(rank: RankPlan, *, simulated: bool, warn: Callable[[str], None]) -> None:
+    """Make the checks of a rank; stand-ins need free ports and nothing else of the node.
+
+    Raises PreflightError with the first required check that fails; the others are warnings.
+    """
+    for process in rank.processes():
+        process_env(process, {})
+        check_ports(process, rank.node.address)
+    for group in rank.groups:
+        for check in group.preflight:
+            if simulated and check.kind != "port_free":
+                continue
+            problem = _CHECKS[check.kind](check)
+            if not problem:
+                continue
+            if check.required:
+                raise PreflightError(f"check {check.name!r} of rank {rank.rank}: {problem}", remedy=check.remedy)
+            warn(f"check {check.name!r}: {problem}")
+
+
+def check_ports(process: PlannedProcess, address: str) -> None:
+    """Refuse to start where another process listens on a port of ``process``; names port, pid, user and command."""
+    ports = planned_ports(process)
+    own = sockets.numeric(address)
+    # Ranks that share a machine have loopback addresses of their own; elsewhere servers bind all addresses.
+    shared = sockets.is_loopback(address)
+    for found in sockets.listening(ports):
+        if not shared or found.takes(own):
+            name = next(
+                name
+                for name, first in process.ports.items()
+                if first <= found.port < first + process.port_counts.get(name, 1)
+            )
+            raise PreflightError(
+                f"port {found.port} ({name} of {process.name}) is held on {found.address} by {sockets.holder(found)}",
+                remedy="end that process, or plan another port",
+            )
+
+
+def _path_exists(check: Preflight) -> str:
+    return "" if Path(check.target).exists() else f"there is no {check.target!r} on this node"
+
+
+def _device_present(check: Preflight) -> str:
+    return "" if Path(check.target).exists() else f"the device {check.target!r} is not on this node"
+
+
+def _port_free(check: Preflight) -> str:
+    found = sockets.listening([int(check.target)])
+    return f"port {check.target} is held by {sockets.holder(found[0])}" if found else ""
+
+
+def _memory_free(check: Preflight) -> str:
+    import psutil
+
+    free = psutil.virtual_memory().available
+    return (
+        "" if free >= int(check.target) else f"{free:,} bytes of memory are available, {int(check.target):,} are needed"
+    )
+
+
+def _output_matches(check: Preflight) -> str:
+    command = " ".join(check.argv)
+    try:
+        done = subprocess.run(
+            check.argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_S, check=False, text=True
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{command!r} cannot be run: {error}"
+    output = done.stdout + done.stderr
+    if re.search(check.pattern, output, re.MULTILINE):
+        return ""
+    return (
+        f"the output of {command!r} (exit code {done.returncode}) does not match {check.pattern!r}: {output[-200:]!r}"
+    )
+
+
+def _variable_set(check: Preflight) -> str:
+    return "" if os.environ.get(check.target) else f"the variable {check.target!r} is not set"
+
+
+_CHECKS: dict[str, Callable[[Preflight], str]] = {
+    "path_exists": _path_exists,
+    "device_present": _device_present,
+    "port_free": _port_free,
+    "memory_free": _memory_free,
+    "output_matches": _output_matches,
+    "variable_set": _variable_set,
+}

@@ -1,0 +1,102 @@
+"""The run directory: plan, run.json, events and logs of every rank; kept after success and after failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from disagg_run.errors import RunError
+from disagg_run.planning.document import LaunchPlan
+from disagg_run.running.outcome import Failure
+
+PLAN, RUN = "plan.json", "run.json"
+
+
+@attrs.frozen(kw_only=True)
+class RunDir:
+    """The files of one run."""
+
+    path: Path
+
+    @property
+    def plan(self) -> Path:
+        """The plan document."""
+        return self.path / PLAN
+
+    @property
+    def run(self) -> Path:
+        """What is running: written by rank 0's agent."""
+        return self.path / RUN
+
+    @property
+    def logs(self) -> Path:
+        """Directory of the processes' logs."""
+        return self.path / "logs"
+
+    def events(self, rank: int) -> Path:
+        """Events of a rank, as JSON lines."""
+        return self.path / f"events.rank{rank}.jsonl"
+
+    def result(self, rank: int) -> Path:
+        """How the run ended as a rank saw it; absent while it runs."""
+        return self.path / f"result.rank{rank}.json"
+
+    @property
+    def smoke(self) -> Path:
+        """The smoke test's figures."""
+        return self.path / "smoke.json"
+
+    def make(self) -> None:
+        """Create the directories; RunError where that cannot be."""
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(
+                f"the run directory {str(self.path)!r} cannot be made: {error.strerror or error}",
+                remedy="name another with --run-dir",
+            ) from None
+
+    def culprit(self, rank: int) -> Failure | None:
+        """The failure that a rank wrote down; None where it wrote none."""
+        try:
+            data = json.loads(self.result(rank).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return Failure.from_data(data["culprit"]) if data.get("culprit") else None
+
+
+def new_id() -> str:
+    """A run id of six hexadecimal digits."""
+    return secrets.token_hex(3)
+
+
+def default_path(plan: LaunchPlan, run_id: str) -> Path:
+    """``runs/<time>-<engine>-<id>`` under the current directory."""
+    return Path.cwd() / "runs" / f"{time.strftime('%Y%m%dT%H%M%S')}-{plan.engine}-{run_id}"
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write ``data`` so that a reader finds the old file or the new one, whole."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def write_result(run_dir: RunDir, rank: int, culprit: Failure | None, **more: Any) -> None:
+    """Write how the run ended for ``rank``."""
+    exit_code = culprit.exit_code if culprit else 0
+    data = {"rank": rank, "exit_code": exit_code, "culprit": culprit.to_data() if culprit else None, **more}
+    write_json(run_dir.result(rank), {**data, "ended": time.time()})
+
+
+def host_name() -> str:
+    """Name of this machine, so that pids in the run directory are not looked up on another."""
+    return socket.gethostname()
