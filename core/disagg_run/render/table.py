@@ -1,0 +1,150 @@
+"""The plan as plain aligned text for people: what each rank runs, the ports, the waits, the warnings."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+
+from disagg_run.planning.document import Group, LaunchPlan, PlannedProcess, RankPlan, Ready, Remark
+
+#: Columns after which a command is cut short; ``--format json`` or ``shell`` has the whole of it.
+WIDTH = 120
+
+
+def render_table(plan: LaunchPlan) -> str:
+    """The plan as text: one block a rank, then ports, warnings and waived checks."""
+    lines = [*_head(plan)]
+    for rank in plan.ranks:
+        lines += ["", *_rank(rank)]
+    lines += ["", "ports", *_aligned(_port_rows(plan), indent="  ")]
+    for title, remarks in (("warnings", plan.warnings), ("waived", plan.waived)):
+        if remarks:
+            lines += ["", title, *(_remark(remark) for remark in remarks)]
+    return "\n".join(lines) + "\n"
+
+
+def _head(plan: LaunchPlan) -> Iterator[str]:
+    if plan.simulated:
+        state = "simulated: the engines' stand-ins are started"
+    elif plan.bound:
+        state = "bound to its nodes"
+    else:
+        state = "unbound: made without node names, cannot be run"
+    count = len(plan.ranks)
+    yield from _aligned(
+        [
+            ("engine", _shown(f"{plan.engine} {plan.engine_version}, connector {plan.connector}")),
+            ("model", _shown(f"{plan.model.name} at {plan.model.path}, served as {plan.model.served_name}")),
+            ("plan", f"{count} rank{'' if count == 1 else 's'}, {state}"),
+            ("digest", plan.digest),
+        ]
+    )
+
+
+def _rank(rank: RankPlan) -> Iterator[str]:
+    yield _shown(f"rank {rank.rank}  {rank.node.name}  {rank.node.address}".replace("    ", "  "))
+    for group in rank.groups:
+        indent = "  "
+        if group.container is not None:
+            yield _shown(f"  container {group.container.image}")
+            indent = "    "
+        for process in group.processes:
+            for line in _process(process):
+                yield indent + line
+        for line in _group_notes(group):
+            yield indent + line
+
+
+def _process(process: PlannedProcess) -> Iterator[str]:
+    what = process.kind if process.head else f"{process.kind} (follower)"
+    gpus = f"  gpus {_numbers(process.gpus)}" if process.gpus else ""
+    yield _shown(f"{process.name}  {what}{gpus}")
+    rows = [("ports", ", ".join(f"{name} {_ports(process, name)}" for name in process.ports))] if process.ports else []
+    rows += [("ready", _shown(_readiness(ready))) for ready in process.ready]
+    if process.after:
+        rows.append(("after", _waits(process)))
+    rows.append(("command", _shortened(process.argv)))
+    if process.exec:
+        rows.append(("stand-in", _shortened(process.exec)))
+    changes = _environment(process)
+    if changes:
+        rows.append(("variables", changes))
+    yield from _aligned(rows, indent="  ")
+
+
+def _waits(process: PlannedProcess) -> str:
+    """What a process waits for, by the stage it must reach: ``ready: store, prefill-0; started: decode-0``."""
+    stages: dict[str, list[str]] = {}
+    for edge in process.after:
+        stages.setdefault(edge.until, []).append(edge.process)
+    shown = []
+    for until, names in stages.items():
+        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+        shown.append(f"{', '.join(names[:8])}{more} {until}")
+    return _shown("; ".join(shown))
+
+
+def _environment(process: PlannedProcess) -> str:
+    counts = [
+        (len(process.env), "set"),
+        (len(process.env_prepend) + len(process.env_append), "extended"),
+        (len(process.unset), "unset"),
+    ]
+    parts = [f"{number} {what}" for number, what in counts if number]
+    if process.secrets:
+        parts.append(f"secret: {', '.join(process.secrets)}")
+    return _shown(", ".join(parts))
+
+
+def _readiness(ready: Ready) -> str:
+    proof = "ends with 0" if ready.kind == "exit" else f"{ready.kind} {ready.target}"
+    return f"{proof} within {ready.timeout_s:g} s"
+
+
+def _group_notes(group: Group) -> Iterator[str]:
+    if group.patches:
+        yield _shown(f"patches    {', '.join(patch.id for patch in group.patches)}")
+    if group.preflight:
+        yield _shown(f"preflight  {', '.join(check.name for check in group.preflight)}")
+
+
+def _port_rows(plan: LaunchPlan) -> Iterator[tuple[str, ...]]:
+    yield ("rank", "process", "listener", "ports")
+    for rank in plan.ranks:
+        for process in rank.processes():
+            for name in process.ports:
+                yield (str(rank.rank), _shown(process.name), _shown(name), _ports(process, name))
+
+
+def _ports(process: PlannedProcess, listener: str) -> str:
+    first, count = process.ports[listener], process.port_counts.get(listener, 1)
+    return str(first) if count == 1 else f"{first}-{first + count - 1}"
+
+
+def _remark(remark: Remark) -> str:
+    return _shown(f"  - {remark.message}" + (f" ({remark.source})" if remark.source else ""))
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    """``0-7``, or all of them where they are not in a row."""
+    if len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[0] + len(numbers))):
+        return f"{numbers[0]}-{numbers[-1]}"
+    return ",".join(map(str, numbers))
+
+
+def _shortened(argv: Sequence[str]) -> str:
+    text = _shown(shlex.join(argv))
+    return text if len(text) <= WIDTH else text[: WIDTH - 2] + " …"
+
+
+def _shown(text: str) -> str:
+    """Text on one line: a control character would break the layout, or act on the terminal."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _aligned(rows: Iterable[tuple[str, ...]], *, indent: str = "") -> list[str]:
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
