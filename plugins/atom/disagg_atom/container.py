@@ -25,7 +25,13 @@ def container_needs(ctx: RankContext) -> ContainerNeeds:
         groups=("video",),
         ulimits={"memlock": "-1", "nofile": "1048576"},
         mounts=(
-            Mount(source=ctx.model_path, target=ctx.model_path),
+            Mount(source=model_dir(ctx.model_path), target=model_dir(ctx.model_path)),
             *(Mount(source=file, target=file, optional=True) for file in libraries),
         ),
     )
+
+
+def model_dir(path: str) -> str:
+    """What must be mounted for a model: a snapshot of the Hugging Face cache is links into the directory above it."""
+    repository, found, _ = path.partition("/snapshots/")
+    return repository if found else path
