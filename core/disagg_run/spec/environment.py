@@ -18,8 +18,23 @@ UNSET = ("", "none", "false")
 #: Run file to read where the command line names none.
 RECIPE = VARIABLE_PREFIX + "RECIPE"
 
-#: Variables with our prefix that are no option of a launch: plugins to leave out, the run's token and its file.
-RESERVED = frozenset(VARIABLE_PREFIX + name for name in ("DISABLE", "RECIPE", "TOKEN", "TOKEN_FILE"))
+#: Variables with our prefix that are no option of a launch: plugins to leave out, the run file, the run's secret, and
+#: what a launcher tells its agents and these their processes.
+RESERVED = frozenset(
+    VARIABLE_PREFIX + name
+    for name in (
+        "DISABLE",
+        "RECIPE",
+        "TOKEN",
+        "TOKEN_FILE",
+        "STAR_FD",
+        "LAUNCHER",
+        "NODE_ADDRESS",
+        "ID",
+        "PROCESS",
+        "RANK",
+    )
+)
 
 
 def place_of(layer: Layer, name: str) -> Place:

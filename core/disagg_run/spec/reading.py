@@ -16,7 +16,6 @@ from disagg_run.spec.layers import AnyAssignment, Assignment, Place, SettingAssi
 from disagg_run.spec.model import LaunchSpec
 from disagg_run.spec.option import Option
 from disagg_run.spec.options import by_dotted
-from disagg_run.spec.runfile import run_file
 from disagg_run.spec.values import BadValueError, setting_data, setting_value
 
 if TYPE_CHECKING:
@@ -71,6 +70,8 @@ def _recipe(recipe: Path | None, environ: Mapping[str, str]) -> Iterable[AnyAssi
         raise SpecError(f"the run file {str(path)!r} cannot be read: {reason}") from None
     except UnicodeDecodeError:
         raise SpecError(f"the run file {str(path)!r} is no UTF-8 text") from None
+    from disagg_run.spec.runfile import run_file  # brings YAML, which not every launch needs
+
     return run_file(text, path.name)
 
 

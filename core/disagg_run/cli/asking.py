@@ -1,0 +1,90 @@
+"""The options of a launch on the command line: made from the one table, shown under its headings, read into a spec."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from disagg_run.spec.option import REPEATABLE, Option
+from disagg_run.spec.options import OPTIONS, WHAT
+
+if TYPE_CHECKING:
+    from disagg_run.host import Host
+    from disagg_run.spec.model import LaunchSpec
+
+_METAVARS = {"int": "N", "float": "X", "sizes": "N[xN…]", "rate": "RATE", "args": "FLAGS", "simulation": "FLAGS"}
+
+
+class GroupedOption(click.Option):
+    """An option that stands under a heading of its own in ``--help``."""
+
+    def __init__(self, *args: Any, heading: str, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.heading = heading
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The option and its help; a switch and its negation in one word."""
+        record = super().get_help_record(ctx)
+        if record is None or not self.secondary_opts:
+            return record
+        return f"--[no-]{self.opts[0].removeprefix('--')}", record[1]
+
+
+class GroupedHelp(click.Command):
+    """A command whose help shows its own options first, then those of the table under their headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, heading by heading."""
+        rows: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                rows.setdefault(getattr(param, "heading", "Options"), []).append(record)
+        for heading, records in rows.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+def asking_options() -> list[click.Parameter]:
+    """All options of the table, and ``--recipe``; ``read_asked`` takes what they bring."""
+    recipe = GroupedOption(
+        ["--recipe", "recipe"], heading=WHAT, metavar="FILE", help="run file: YAML that can hold any of these options"
+    )
+    return [recipe, *map(_parameter, OPTIONS)]
+
+
+def _parameter(option: Option) -> GroupedOption:
+    names = [option.flag, *option.aliases]
+    metavar: str | None = option.metavar or "|".join(option.choices) or _METAVARS.get(option.type, "TEXT")
+    if option.type == "bool":
+        names, metavar = [f"{option.flag}/--no-{option.flag.removeprefix('--')}"], None
+    return GroupedOption(
+        [*names, _keyword(option)],
+        heading=option.group,
+        help=option.summary,
+        metavar=metavar,
+        multiple=option.type in REPEATABLE,
+        default=None,
+    )
+
+
+def _keyword(option: Option) -> str:
+    return "asked_" + "_".join(option.key).replace("-", "_")
+
+
+def read_asked(given: Mapping[str, Any], host: Host) -> LaunchSpec:
+    """The spec of all layers; ``given``: what the command line brought for ``asking_options``."""
+    from disagg_run.spec.reading import read_spec
+
+    typed = {option.dotted: given[_keyword(option)] for option in OPTIONS}
+    recipe = given["recipe"]
+    return read_spec(
+        options={name: value for name, value in typed.items() if value not in (None, ())},
+        recipe=None if recipe is None else Path(recipe),
+        environ=os.environ,
+        host=host,
+    )

@@ -1,0 +1,148 @@
+"""The console script: finds the command, and turns every error into one line and an exit code."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from disagg_run import __version__
+from disagg_run.cli.asking import GroupedHelp, asking_options
+from disagg_run.cli.output import one_line
+from disagg_run.errors import DisaggError, UsageError
+
+#: Commands: module below ``disagg_run.cli``, its click command, what it does. A module is imported when it is needed.
+COMMANDS = {
+    "plan": ("plan:command", "make the plan and print it; start nothing"),
+    "engines": ("engines:command", "list engines and the other plugins, or show one"),
+    "models": ("models:command", "list the models that an engine knows"),
+    "agent": ("agent:command", "run one rank of a finished plan on this node; launchers start it"),
+}
+
+EPILOG = """\b
+Every option can also stand in a run file (--recipe) or in a variable: --prefill-tp is
+prefill: {tp: …} there, and DISAGG_RUN_PREFILL_TP. Later wins: job-script variables (xP,
+IPADDRS, …) < run file < DISAGG_RUN_ variables < command line.
+
+\b
+Exit codes: 2 command line, 3 what was asked, 4 plugin, 5 no right plan, 6 patch,
+10-15 the run (11 a process died, 12 not ready in time, 13 preflight, 14 no generation
+through the router, 15 workload), 130/143 interrupted."""
+
+
+class LazyGroup(GroupedHelp, click.Group):
+    """The root command: the bare form launches; a command's module is imported only when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of the commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        found: click.Command = getattr(importlib.import_module(f"disagg_run.cli.{module}"), attribute)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the first word names; options before it are refused, since it would not see them."""
+        name = args[0]
+        if name not in COMMANDS:
+            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            remedy = (
+                f"did you mean {near[0]!r}?" if near else f"commands are {', '.join(COMMANDS)}; all else is an option"
+            )
+            raise UsageError(f"unknown command {name!r}", remedy=remedy)
+        before: list[str] = ctx.obj[: len(ctx.obj) - len(args)]
+        if before:
+            moved = shlex.join(["disagg-run", name, *before])
+            raise UsageError(f"options stand before the command {name!r}", remedy=f"put them behind it: {moved}")
+        return super().resolve_command(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, then the options."""
+        with formatter.section("Commands (disagg-run COMMAND --help)"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+        super().format_options(ctx, formatter)
+
+
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    params=asking_options(),
+    epilog=EPILOG,
+    options_metavar="[OPTIONS]",
+    subcommand_metavar="| COMMAND …",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.option("--dry-run", is_flag=True, help="print the plan and start nothing")
+@click.option("--smoke", type=click.IntRange(min=1), metavar="N", help="send N requests once serving, then end")
+@click.option("--run-dir", metavar="DIR", help="directory for logs and results; default: a new one")
+@click.version_option(__version__, prog_name="disagg-run", message="%(prog)s %(version)s")
+@click.pass_context
+def root(ctx: click.Context, /, **given: Any) -> int:
+    """Launch prefill/decode-disaggregated LLM serving over several nodes.
+
+    Without a command: make the plan and launch it.
+    """
+    if ctx.invoked_subcommand is not None:
+        return 0
+    from disagg_run.cli.launch import launch
+
+    return launch(given)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(words)
+    except DisaggError as error:
+        print(f"disagg-run: error: {one_line(str(error))}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): nothing to say, and nothing to flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
+
+
+def _run(words: list[str]) -> int:
+    try:
+        with root.make_context("disagg-run", list(words), obj=words) as ctx:
+            result = root.invoke(ctx)
+        sys.stdout.flush()
+    except click.exceptions.Exit as done:
+        sys.stdout.flush()
+        return done.exit_code
+    except click.exceptions.Abort:
+        return 130
+    except click.ClickException as error:
+        named = f" {words[0]}" if words and words[0] in COMMANDS else ""
+        raise usage_error(error, f"see disagg-run{named} --help") from None
+    return result if isinstance(result, int) else 0
+
+
+def usage_error(error: click.ClickException, where_to_look: str) -> UsageError:
+    """A complaint of click in our words: one lower-case sentence, then the remedy."""
+    if isinstance(error, click.NoSuchOption):
+        near = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1)
+        remedy = f"did you mean {near[0]!r}?" if near else where_to_look
+        return UsageError(f"unknown option {error.option_name!r}", remedy=remedy)
+    message = one_line(error.format_message()).rstrip(".")
+    return UsageError(message[:1].lower() + message[1:], remedy=where_to_look)
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main())

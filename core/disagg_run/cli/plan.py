@@ -1,0 +1,101 @@
+"""``disagg-run plan``: make the plan and print it; nothing is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from disagg_run.cli.asking import GroupedHelp, asking_options, read_asked
+from disagg_run.cli.output import cannot_write, emit, remark, write_file
+from disagg_run.errors import UsageError
+
+if TYPE_CHECKING:
+    from disagg_run.planning.document import LaunchPlan
+
+#: Format by the suffix of ``--output`` where ``--format`` is not given.
+_SUFFIXES = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".sh": "shell"}
+
+
+@click.command("plan", cls=GroupedHelp, params=asking_options())
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "yaml", "shell"]),
+    help="default: by the suffix of --output, else table",
+)
+@click.option("--rank", type=click.IntRange(min=0), metavar="N", help="the rank of a shell script")
+@click.option("--output", metavar="PATH", help="file, or directory for the shell scripts of all ranks; default: stdout")
+@click.option("--sources", metavar="FILE", help="write there who set which value, as JSON")
+def command(form: str | None, rank: int | None, output: str | None, sources: str | None, **given: Any) -> None:
+    """Make the plan and print it: what each rank would run. Needs no GPU, node or engine, and starts nothing."""
+    form = form or _SUFFIXES.get(Path(output).suffix if output else "", "table")
+    if rank is not None and form != "shell":
+        raise UsageError("--rank is for --format shell", remedy="leave it out: the other formats have all ranks")
+    if form == "shell" and rank is None and output is None:
+        raise UsageError("--format shell makes one script a rank", remedy="add --rank N, or --output DIR for all ranks")
+    plan = make_plan(given)
+    if sources is not None and plan.sources is not None:
+        write_file(Path(sources), plan.sources.to_json(plan.digest))
+    if form == "shell":
+        _shell(plan, rank, output)
+    else:
+        _put(render(plan, form), output)
+    if form != "table":
+        show_warnings(plan)
+
+
+def make_plan(given: Mapping[str, Any]) -> LaunchPlan:
+    """The plan for what ``asking_options`` brought."""
+    from disagg_run.host import build_host
+    from disagg_run.planning.planner import plan
+
+    host = build_host()
+    return plan(read_asked(given, host), host=host)
+
+
+def render(plan: LaunchPlan, form: str) -> str:
+    """The plan as ``table``, ``json`` or ``yaml``."""
+    if form == "table":
+        from disagg_run.render.table import render_table
+
+        return render_table(plan)
+    from disagg_run.render import documents
+
+    renderers: dict[str, Callable[[LaunchPlan], str]] = {
+        "json": lambda plan: documents.render_json(plan, indent=1),
+        "yaml": documents.render_yaml,
+    }
+    return renderers[form](plan)
+
+
+def show_warnings(plan: LaunchPlan) -> None:
+    """The plan's warnings on stderr, for forms that do not show them to a reader."""
+    for warning in plan.warnings:
+        remark(f"warning: {warning.message}" + (f" ({warning.source})" if warning.source else ""))
+
+
+def _put(text: str, output: str | None) -> None:
+    if output is None:
+        emit(text)
+    else:
+        write_file(Path(output), text)
+
+
+def _shell(plan: LaunchPlan, rank: int | None, output: str | None) -> None:
+    from disagg_run.render.shell import render_shell, write_scripts
+
+    if rank is not None:
+        if rank >= len(plan.ranks):
+            raise UsageError(f"the plan has no rank {rank}", remedy=f"its ranks are 0 to {len(plan.ranks) - 1}")
+        _put(render_shell(plan, rank), output)
+        return
+    directory = Path(output or ".")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        written = write_scripts(plan, directory)
+    except OSError as error:
+        raise cannot_write(directory, error) from None
+    emit("".join(f"{path}\n" for path in written))

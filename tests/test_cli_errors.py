@@ -1,0 +1,195 @@
+"""Bad input through the real command: one clear line, the right exit code, no traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from disagg_run.cli.main import main
+
+ASKED = ["plan", "--engine", "atom-disagg", "--model", "DeepSeek-V4-Pro"]
+
+
+def run(*arguments: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    environ = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **variables}
+    if "PYTHONPATH" in os.environ:
+        environ["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    command = [sys.executable, "-m", "disagg_run", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environ, cwd=cwd, timeout=60, check=False)
+
+
+def refused(*arguments: str, code: int, cwd: Path | None = None, **variables: str) -> str:
+    """The one line of a refusal, with its shape, exit code and silence on stdout checked."""
+    ended = run(*arguments, cwd=cwd, **variables)
+    assert "Traceback" not in ended.stderr
+    assert ended.returncode == code, ended.stderr
+    assert ended.stdout == ""
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("disagg-run: error: ")
+    return line.removeprefix("disagg-run: error: ")
+
+
+def test_an_unknown_engine_is_answered_with_the_nearest() -> None:
+    line = refused("plan", "--engine", "atom-disag", "--model", "DeepSeek-V4-Pro", code=3)
+    assert line.startswith("--engine: unknown engine 'atom-disag': did you mean 'atom-disagg'?")
+
+
+def test_an_unknown_model_is_answered_with_those_of_the_table() -> None:
+    line = refused("plan", "--engine", "atom-disagg", "--model", "DeepSeek-V4", code=3)
+    assert "no model 'DeepSeek-V4' (command line --model)" in line
+    assert "DeepSeek-V4-Pro, Kimi-K2.5-MXFP4" in line
+
+
+@pytest.mark.parametrize(("option", "value"), [("--prefill", "0"), ("--decode", "-1")])
+def test_fewer_than_one_worker_is_refused(option: str, value: str) -> None:
+    assert refused(*ASKED, option, value, code=3) == f"{option}: {value} is too small: at least 1"
+
+
+def test_more_workers_than_gpus_are_refused_with_the_arithmetic() -> None:
+    line = refused(*ASKED, "--prefill", "8", "--decode", "1", "--tp", "1", "--nodes", "n0", code=5)
+    assert "8 prefill workers of 1 GPU and 1 decode worker of 1 GPU need 2 nodes (9 GPUs), but 1 node is given" in line
+
+
+def test_a_tensor_parallel_size_that_does_not_divide_is_refused() -> None:
+    line = refused(*ASKED, "--tp", "12", code=5)
+    assert "a prefill worker of 12 GPUs (tp 12) does not fit on one node of 8 GPUs" in line
+
+
+def test_an_unknown_flag_in_extra_args_is_answered_with_the_nearest() -> None:
+    line = refused(*ASKED, "--args=--max-num-seq 7", code=5)
+    assert "has no flag '--max-num-seq' (command line --args)" in line
+    assert "--max-num-seqs" in line
+
+
+def test_a_value_outside_a_flags_choices_is_refused_with_the_choices() -> None:
+    line = refused(*ASKED, "--prefill-args=--kv_cache_dtype fp3", code=5)
+    assert "--kv_cache_dtype (command line --prefill-args) does not take 'fp3'" in line
+    assert "bf16, fp8" in line
+
+
+def test_broken_json_in_a_flag_is_refused_with_its_column() -> None:
+    line = refused(*ASKED, "--args", "--kv-transfer-config '{\"a\": }'", code=5)
+    assert "the JSON of --kv-transfer-config (command line --args) is broken at column" in line
+
+
+def test_an_unknown_key_in_a_run_file_is_answered_with_file_line_and_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text("engine: atom-disagg\nprefill:\n  workes: 2\n")
+    line = refused("plan", "--recipe", "r.yaml", code=3, cwd=tmp_path)
+    assert line == "r.yaml:3: unknown key 'workes' below 'prefill': did you mean 'workers'?"
+
+
+def test_a_duplicate_key_in_a_run_file_is_refused_with_both_lines(tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text("engine: atom-disagg\nmodel: a\nengine: b\n")
+    line = refused("plan", "--recipe", "r.yaml", code=3, cwd=tmp_path)
+    assert line == "r.yaml:3: the key 'engine' stands already at r.yaml:1: keep one of the two"
+
+
+def test_a_node_list_that_is_too_short_is_refused_with_the_count() -> None:
+    line = refused(*ASKED, "--prefill", "2", code=5, IPADDRS="10.0.0.1,10.0.0.2")
+    assert "need 3 nodes (24 GPUs), but 2 nodes are given" in line
+    assert "environment contract IPADDRS" in line
+
+
+def test_options_before_a_command_are_refused_with_the_right_order() -> None:
+    line = refused("--engine", "atom-disagg", "--args", "--seed 7", "plan", "--model", "x", code=2)
+    assert line == (
+        "options stand before the command 'plan': "
+        "put them behind it: disagg-run plan --engine atom-disagg --args '--seed 7'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["plan", "--engin", "x"], 2, "unknown option '--engin': did you mean '--engine'?"),
+        (["plan", "--zzz"], 2, "unknown option '--zzz': see disagg-run plan --help"),
+        (["plan", "--engine"], 2, "option '--engine' requires an argument: see disagg-run plan --help"),
+        (["plan", "extra"], 2, "got unexpected extra argument (extra): see disagg-run plan --help"),
+        (["plam"], 2, "unknown command 'plam': did you mean 'plan'?"),
+        (["launch-it"], 2, "unknown command 'launch-it': commands are plan, "),
+        (["--smoke", "0"], 2, "invalid value for '--smoke': 0 is not in the range x>=1: see disagg-run --help"),
+        (["plan", "--format", "xml"], 2, "invalid value for '--format': 'xml' is not one of"),
+        (["plan", "--rank", "1"], 2, "--rank is for --format shell"),
+        (["plan", "--format", "shell"], 2, "--format shell makes one script a rank: add --rank N, or --output DIR"),
+        ([*ASKED, "--format", "shell", "--rank", "2"], 2, "the plan has no rank 2: its ranks are 0 to 1"),
+        ([*ASKED, "--output", "/nonexistent/x"], 2, "cannot write '/nonexistent/x': no such file or directory"),
+        (["plan"], 3, "no engine is given: give --engine NAME"),
+        ([], 3, "no engine is given: give --engine NAME"),
+        (["plan", "--engine", "atom-disagg"], 3, "no model is given: give --model NAME"),
+        (["plan", "--recipe", "nowhere.yaml"], 3, "the run file 'nowhere.yaml' does not exist"),
+        (["plan", "--recipe", "."], 3, "the run file '.' cannot be read: is a directory"),
+        (["engines", "nope"], 3, "unknown engine 'nope'"),
+        (["models", "--engine", "nope"], 3, "unknown engine 'nope'"),
+    ],
+)
+def test_each_refusal_is_one_line_with_its_exit_code(
+    arguments: list[str],
+    code: int,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in [name for name in os.environ if name.startswith("DISAGG_RUN_") or name in ("ENGINE", "MODEL_NAME")]:
+        monkeypatch.delenv(name)
+    assert main(arguments) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"disagg-run: error: {message}")
+    assert captured.err.count("\n") == 1
+
+
+def test_a_plan_without_nodes_is_shown_and_not_run(tmp_path: Path) -> None:
+    ended = run(*ASKED[1:], cwd=tmp_path)
+    assert ended.returncode == 10
+    assert ended.stdout.startswith("engine  atom-disagg")
+    assert ended.stderr.startswith(
+        "disagg-run: error: the plan is not bound to nodes and cannot be run: name the nodes"
+    )
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_bad_variable_of_the_contract_is_named() -> None:
+    assert refused(*ASKED, code=3, xP="two") == "environment variable xP: 'two' is no whole number"
+
+
+def test_the_plan_is_the_same_bytes_in_any_directory_with_a_run_file(tmp_path: Path) -> None:
+    outputs = set()
+    for name, seed in (("a", "1"), ("b", "2")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "r.yaml").write_text("engine: atom-disagg\nmodel: DeepSeek-V4-Pro\nprefill: {workers: 2}\n")
+        ended = run(
+            "plan", "--recipe", str(folder / "r.yaml"), "--format", "json", cwd=folder, xP="1", PYTHONHASHSEED=seed
+        )
+        assert ended.returncode == 0
+        assert "r.yaml:3 sets prefill.workers to '2', environment variable xP says '1'" in ended.stderr
+        outputs.add(ended.stdout)
+    assert len(outputs) == 1
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["plan", "--help"], [*ASKED, "--format", "json"], ["engines"]])
+def test_help_and_plan_import_nothing_that_only_running_needs(arguments: list[str]) -> None:
+    code = (
+        "import sys; from disagg_run.cli.main import main; code = main(sys.argv[1:]);"
+        "heavy = {'structlog', 'rich', 'httpx', 'aiohttp', 'tenacity', 'asyncio', 'cattrs', 'psutil'};"
+        "print(code, sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert ended.stderr.splitlines()[-1] == "0 []"
+    assert ended.stdout
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "disagg_run", *ASKED, "--format", "json"]
+    ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(write)
+    assert ended.stderr == ""
+    assert ended.returncode == 141
