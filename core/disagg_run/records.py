@@ -123,6 +123,8 @@ class Engine:
     any_model: bool = False
     #: Further settings that users may give.
     settings: tuple[Setting, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Exact texts of contract variables of the core (``ROUTER_PORT``) that count as not set for this engine.
+    contract_unset: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, converter=frozen_map)
     #: What prefill and decode must share.
     parity: tuple[SharedValue, ...] = attrs.field(default=(), converter=as_tuple)
     #: Flag catalogues, by program and version.
