@@ -448,6 +448,13 @@ def test_the_router_is_proved_by_its_models_and_then_a_generation() -> None:
     assert {each.identity["served_model"] for each in ready} == {"dsv4"}
 
 
+def test_the_router_s_metrics_port_can_be_fixed() -> None:
+    launch = planned(settings={"prometheus_port": 29555})
+    assert value(launch.process("router"), "--prometheus-port") == "29555"
+    assert launch.process("router").ports["prometheus"] == 29555
+    assert source(launch, "router", "argv/--prometheus-port").startswith("command line")
+
+
 def test_the_model_id_is_the_served_name_or_the_model_as_typed() -> None:
     assert planned().model.served_name == "/models/DeepSeek-V4-Pro"
     launch = planned(served_model_name="dsv4")

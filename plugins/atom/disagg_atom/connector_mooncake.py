@@ -75,12 +75,12 @@ def handshake(ctx: ProcessContext) -> Listener:
 
 def transfer_config(ctx: ProcessContext) -> Flag:
     """The connector's JSON. The engine does not read ``proxy_ip``: it tells a reader which node a server is for."""
-    own, prefill = ctx.ports.get("handshake"), ctx.heads_of("prefill")[0]
+    own, first_prefill = ctx.ports.get("handshake"), ctx.heads[0]
     config: dict[str, Any] = {
         "kv_role": "kv_producer" if ctx.process.role == "prefill" else "kv_consumer",
         "kv_connector": "mooncake",
         "proxy_ip": ctx.node.address,
-        "handshake_port": own if own is not None else prefill.ports["handshake"],
+        "handshake_port": own if own is not None else first_prefill.ports["handshake"],
     }
     sources = {}
     if ctx.setting("handshake_port") is not None:

@@ -79,4 +79,10 @@ def router_listeners(ctx: ProcessContext) -> Iterator[Listener]:
         further_probes=(Probe(kind="generation", path="/v1/completions", timeout_s=timeout, served_model=served),),
         source=source,
     )
-    yield Listener(name="prometheus", default_port=PROMETHEUS_PORT)
+    metrics = ctx.setting("prometheus_port")
+    yield Listener(
+        name="prometheus",
+        default_port=PROMETHEUS_PORT if metrics is None else metrics,
+        pinned=metrics is not None,
+        source=None if metrics is None else ctx.source("prometheus_port"),
+    )

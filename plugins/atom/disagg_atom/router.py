@@ -55,4 +55,5 @@ def _behaviour(ctx: ProcessContext) -> Iterator[Flag]:
     # A benchmark's load makes servers too slow for the router's health checks, which would then drop them.
     yield flag("--disable-health-check")
     yield flag("--disable-circuit-breaker")
-    yield flag("--prometheus-port", ctx.ports["prometheus"])
+    chosen = None if ctx.setting("prometheus_port") is None else ctx.source("prometheus_port")
+    yield flag("--prometheus-port", ctx.ports["prometheus"], source=chosen)

@@ -89,6 +89,7 @@ SERVER = (
         summary="seconds from its start in which the router must be ready (300)",
         env={"WAIT_ROUTER_TIMEOUT": None},
     ),
+    Setting(name="prometheus_port", type="int", summary="port of the router's metrics (29100)"),
 )
 
 MOONCAKE = (
