@@ -268,6 +268,22 @@ def test_b38_a_flag_that_the_server_does_not_have_is_refused_with_the_nearest() 
         contract(EXTRA_SERVER_ARGS="--kv_cache_dtype fp9")
 
 
+def test_b67_a_flag_that_the_router_does_not_have_is_refused_with_the_nearest() -> None:
+    router = attrs.evolve(LaunchSpec(engine="", model="").router, args=[ArgText(words=("--cache-treshold", "0.3"))])
+    with pytest.raises(FlagError, match=r"no flag '--cache-treshold'.*did you mean '--cache-threshold'"):
+        planned(router=router)
+
+
+def test_capture_sizes_are_a_list_of_numbers() -> None:
+    args = value(
+        planned(settings={"cudagraph_capture_sizes": [1, 8]}).process("prefill-0"), "--cudagraph-capture-sizes"
+    )
+    assert args == "[1,8]"
+    for wrong in ("8", [0], [True], {"a": 1}):
+        with pytest.raises(SpecError, match="cudagraph_capture_sizes is"):
+            planned(settings={"cudagraph_capture_sizes": wrong})
+
+
 def test_b41_an_override_keeps_what_the_launcher_depends_on() -> None:
     args = ArgText(words=("--kv-transfer-config", '{"protocol": "tcp"}', "-tp", "4"))
     process = planned(decode=RoleSpec(tp=4, args=[args]), prefill=RoleSpec(tp=4)).process("decode-0")

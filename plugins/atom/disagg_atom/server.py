@@ -133,9 +133,14 @@ def _quantization(ctx: ProcessContext) -> Iterator[Flag]:
 def _graphs(ctx: ProcessContext) -> Iterator[Flag]:
     if ctx.process.role == "decode":
         yield flag("--cudagraph-capture-sizes", _json(CAPTURE_SIZES))
-    sizes = ctx.setting("cudagraph_capture_sizes")
-    if sizes is not None:
-        yield flag("--cudagraph-capture-sizes", _json(sizes), source=ctx.source("cudagraph_capture_sizes"))
+    sizes, source = ctx.setting("cudagraph_capture_sizes"), ctx.source("cudagraph_capture_sizes")
+    if sizes is None:
+        return
+    if not isinstance(sizes, (list, tuple)) or not all(type(size) is int and size > 0 for size in sizes):
+        raise SpecError(
+            f"cudagraph_capture_sizes is {sizes!r} ({source})", remedy="give a list of sizes like [1, 2, 4]"
+        )
+    yield flag("--cudagraph-capture-sizes", _json(sizes), source=source)
 
 
 def _json(value: object) -> str:
