@@ -3,7 +3,8 @@
     PYTHON catalogue_capture.py OUTPUT JSON
 
 ``JSON`` is ``{"program": [words], "distributions": [names]}``; ``catalogue_taking`` is the caller. Only the standard
-library is used and nothing of disagg_run is imported, so that any Python from 3.8 on can run it.
+library is used and nothing of disagg_run is imported, so that any Python from 3.8 on can run it. With ``"look": true``
+it only says ``{"installed": true|false}``.
 
 The program is imported and called just as its own command would be, with its positional words and no flags. The first
 parser that it asks to parse is taken, except for one that only looks ahead (``parse_known_args`` of a parser without
@@ -219,7 +220,7 @@ def type_name(value_type: Any) -> str:
 
 def is_json(value: Any) -> bool:
     try:
-        return bool(json.loads(json.dumps(value)) == value)
+        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
     except (TypeError, ValueError):
         return False
 
@@ -262,7 +263,7 @@ def value_kind(action: argparse.Action) -> Record:
 
 
 def kind_of(taken: Record) -> str:
-    """The schema's kind for what a type made of the trial texts; "" = no kind fits."""
+    """The kind for what a type made of the trial texts; "" = no kind fits."""
     if PLAIN_TEXT in taken:
         if isinstance(taken.get("{}"), dict):
             return "json_or_text"
@@ -276,10 +277,14 @@ def kind_of(taken: Record) -> str:
 
 def main() -> None:
     output, request = sys.argv[1], json.loads(sys.argv[2])
-    # This file's folder holds modules that must not shadow the program's; the caller sets an empty current folder.
+    # Modules beside this file must not shadow the program's; the current folder is an empty one.
     sys.path[0] = ""
     capture = Capture(output, request)
-    if not is_installed(capture.program):
+    installed = is_installed(capture.program)
+    if request.get("look"):
+        capture.write({"installed": installed})
+        return
+    if not installed:
         capture.write({"problem": "missing", "detail": ""})
         return
     capture.install()

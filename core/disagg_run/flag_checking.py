@@ -81,7 +81,7 @@ def _unknown(flag: MergedFlag, catalogue: Catalogue, exact: bool, version: str, 
         elif longer:
             remedy = f"it may be short for {' or '.join(longer[:4])}: write the whole name"
         else:
-            remedy = f"did you mean {nearest!r}?" if nearest else "`disagg-run catalogue` lists a program's flags"
+            remedy = f"did you mean {nearest!r}?" if nearest else f"see {catalogue.command} --help"
         raise FlagError(f"{where}: {catalogue} has no flag {flag.name!r} ({flag.source})", remedy=remedy)
     near = f"; the nearest that it has is {nearest!r}" if nearest else ""
     return (
