@@ -1,1 +1,22 @@
 """Declarative source patches: match, apply, verify, revert."""
+
+from __future__ import annotations
+
+from disagg_run.patching.applying import apply_patches, check_patches, find_site, ledgers, revert_patches
+from disagg_run.patching.ledger import Ledger
+from disagg_run.patching.selection import Selected, select_patches
+from disagg_run.patching.states import FileChange, PatchesRefused, PatchState
+
+__all__ = [
+    "FileChange",
+    "Ledger",
+    "PatchState",
+    "PatchesRefused",
+    "Selected",
+    "apply_patches",
+    "check_patches",
+    "find_site",
+    "ledgers",
+    "revert_patches",
+    "select_patches",
+]

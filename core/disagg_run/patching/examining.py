@@ -1,0 +1,237 @@
+"""What would become of patches on one installation: matched and carried out in memory, nothing written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import attrs
+
+from disagg_run.errors import PatchError
+from disagg_run.patching.candidates import Candidate, concerned, state_of, unfit
+from disagg_run.patching.editing import Edited, Fits, Unfit, carry_out
+from disagg_run.patching.fitting import identity
+from disagg_run.patching.ledger import as_released, is_outdated
+from disagg_run.patching.locating import Site
+from disagg_run.patching.manifest import Applied, Manifest, PatchedFile, read_manifest, sha256
+from disagg_run.patching.ordering import closure, files_of, in_order
+from disagg_run.patching.states import FileChange, PatchState, State
+from disagg_run.patching.writing import FileWrite, backup_of
+from disagg_run.records import Patch
+from disagg_run.spec.model import frozen_map
+
+
+@attrs.frozen(kw_only=True)
+class RootChange:
+    """What has to be written in one import root."""
+
+    root: Path
+    writes: tuple[FileWrite, ...]
+    manifest: Manifest
+    #: The manifest that stands there speaks of another installation and goes first.
+    outdated: Manifest | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Examined:
+    """The states that all patches would have, and what it takes."""
+
+    states: tuple[PatchState, ...]
+    changes: tuple[RootChange, ...]
+    #: Import roots in which a change was begun and not finished.
+    unfinished: tuple[Path, ...] = ()
+
+
+def examine(patches: Sequence[Patch], site: Site, *, waiver: str = "") -> Examined:
+    """Match ``patches``, which stand in order, on the installation ``site``.
+
+    Raises PatchError for what no choice of patches helps: files changed by somebody else, patches that want one place.
+    """
+    settled: dict[str, PatchState] = {}
+    candidates: list[Candidate] = []
+    for patch in patches:
+        found = concerned(patch, site)
+        lost = next((name for name in patch.requires if name in settled and not _stands(settled[name])), "")
+        if isinstance(found, Candidate) and lost:
+            settled[patch.id] = unfit(patch, f"it requires {lost!r}", found.package, found.version)
+        elif isinstance(found, Candidate):
+            candidates.append(found)
+        else:
+            settled[patch.id] = found
+    changes, unfinished = [], []
+    for root in dict.fromkeys(each.root for each in candidates):
+        here = [each for each in candidates if each.root == root]
+        if read_manifest(root).pending is not None:
+            unfinished.append(root)
+            continue
+        states, change = _Root(root, here, site, waiver).examine()
+        settled.update(states)
+        if change is not None:
+            changes.append(change)
+    return Examined(
+        states=tuple(settled[patch.id] for patch in patches if patch.id in settled),
+        changes=tuple(changes),
+        unfinished=tuple(unfinished),
+    )
+
+
+def _stands(state: PatchState) -> bool:
+    return state.state != "does not match"
+
+
+class _Root:
+    """The patches of one import root: those asked for, and those that its manifest lists already."""
+
+    def __init__(self, root: Path, candidates: Sequence[Candidate], site: Site, waiver: str) -> None:
+        self.root = root
+        self.candidates = {each.patch.id: each for each in candidates}
+        manifest = read_manifest(root)
+        self.outdated = manifest if manifest.files and is_outdated(root, manifest, site.versions) else None
+        self.manifest = Manifest() if self.outdated else manifest
+        self.before = {each.patch.id: each for each in self.manifest.applied}
+        self.waiver = waiver
+        patches = {
+            **{name: each.patch for name, each in self.before.items()},
+            **{name: each.patch for name, each in self.candidates.items()},
+        }
+        # What is required and not here is not needed for this version, or the caller would have said so.
+        self.patches = in_order(
+            [
+                attrs.evolve(patch, requires=tuple(name for name in patch.requires if name in patches))
+                for patch in patches.values()
+            ]
+        )
+        self.originals = self._read()
+
+    def _read(self) -> dict[str, bytes | None]:
+        found: dict[str, bytes | None] = {}
+        for name in dict.fromkeys(name for patch in self.patches for name in files_of(patch)):
+            path = self.root / name
+            if name in self.manifest.files:
+                found[name] = backup_of(path, self.manifest.files[name])
+            else:
+                try:
+                    found[name] = path.read_bytes()
+                except (FileNotFoundError, NotADirectoryError):
+                    found[name] = None
+                except OSError as error:
+                    raise PatchError(f"cannot read {path}: {error.strerror}") from None
+        return found
+
+    def examine(self) -> tuple[dict[str, PatchState], RootChange | None]:
+        """The states of the patches asked for, and the change that it takes; None = everything stands."""
+        edited = carry_out({name: _decoded(data) for name, data in self.originals.items()}, self.patches)
+        after = {name: text.encode() for name, text in edited.texts.items()}
+        self._check_kept(edited)
+        self._check_digests(edited, after)
+        states = {name: self._state(each, edited, after) for name, each in self.candidates.items()}
+        applied = self._applied(edited)
+        writes, files = self._writes(after)
+        if not writes and applied == self.manifest.applied:
+            return states, None
+        manifest = Manifest(files=files, applied=applied)
+        change = RootChange(root=self.root, writes=writes, manifest=manifest, outdated=self.outdated)
+        return states, change
+
+    def _check_kept(self, edited: Edited) -> None:
+        for name in self.before.keys() - self.candidates.keys():
+            verdict = edited.verdicts[name]
+            if isinstance(verdict, Unfit):
+                raise PatchError(
+                    f"patch {name!r}, applied in {self.root}, does not fit beside the new ones: {verdict.reason}",
+                    remedy=f"revert it first: disagg-run patches revert {name}",
+                )
+
+    def _check_digests(self, edited: Edited, after: Mapping[str, bytes]) -> None:
+        """A patch that stands alone on a file must make of a release's file what is recorded."""
+        by_id = {patch.id: patch for patch in self.patches}
+        for patch in self.patches:
+            known = {each.file: each for each in patch.digests}
+            if not known or isinstance(edited.verdicts[patch.id], Unfit):
+                continue
+            others = by_id.keys() - closure(patch, by_id)
+            touched = {name for other in others for name in files_of(by_id[other])}
+            for name, digest in known.items():
+                original = self.originals.get(name)
+                if name in touched or original is None or sha256(original) != digest.before:
+                    continue
+                if sha256(after[name]) != digest.after:
+                    raise PatchError(
+                        f"patch {patch.id!r} makes of {name} another text than is recorded for {digest.version}",
+                        remedy="its edits and its digests do not belong together: report it",
+                    )
+
+    def _state(self, candidate: Candidate, edited: Edited, after: Mapping[str, bytes]) -> PatchState:
+        patch = candidate.patch
+        verdict = edited.verdicts[patch.id]
+        if isinstance(verdict, Unfit):
+            return unfit(patch, f"{verdict.file}: {verdict.reason}", candidate.package, candidate.version)
+        before = self.before.get(patch.id)
+        state: State = "already applied"
+        detail = "" if before is not None else "it stands there as installed, not by disagg-run"
+        if not (verdict.present if before is None else identity(before.patch.edits) == identity(patch.edits)):
+            state, detail = "applicable", ""
+        return attrs.evolve(
+            state_of(patch, state, detail, candidate.package, candidate.version),
+            files=self._changes(candidate, verdict, after),
+            waiver=before.waiver if before is not None and state == "already applied" else self.waiver,
+        )
+
+    def _changes(self, candidate: Candidate, verdict: Fits, after: Mapping[str, bytes]) -> tuple[FileChange, ...]:
+        changes = []
+        for name in verdict.files:
+            before = sha256(self.originals[name] or b"")
+            changes.append(
+                FileChange(
+                    file=name,
+                    path=str(self.root / name),
+                    before=before,
+                    after=sha256(after[name]),
+                    as_released=as_released(candidate.patch, candidate.version, name, before),
+                )
+            )
+        return tuple(changes)
+
+    def _applied(self, edited: Edited) -> tuple[Applied, ...]:
+        applied = []
+        for patch in self.patches:
+            verdict = edited.verdicts[patch.id]
+            before, candidate = self.before.get(patch.id), self.candidates.get(patch.id)
+            if before is not None and (candidate is None or identity(before.patch.edits) == identity(patch.edits)):
+                applied.append(before)
+            elif candidate is not None and isinstance(verdict, Fits) and not verdict.present:
+                applied.append(
+                    Applied(
+                        patch=candidate.patch,
+                        package=candidate.package,
+                        version=candidate.version,
+                        waiver=self.waiver,
+                        time=time.time(),
+                    )
+                )
+        return tuple(applied)
+
+    def _writes(self, after: Mapping[str, bytes]) -> tuple[tuple[FileWrite, ...], Mapping[str, PatchedFile]]:
+        writes, files = [], {}
+        for name, data in after.items():
+            original = self.originals[name]
+            assert original is not None
+            known = self.manifest.files.get(name)
+            digest = sha256(data)
+            if data != original:
+                moment = known.mtime_ns if known else (self.root / name).stat().st_mtime_ns
+                files[name] = PatchedFile(original=sha256(original), current=digest, mtime_ns=moment)
+            if digest != (known.current if known else sha256(original)):
+                writes.append(FileWrite(file=name, after=data, original=original))
+        return tuple(writes), frozen_map(files)
+
+
+def _decoded(data: bytes | None) -> str | None:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        # Latin-1 never fails and never equals an anchor by chance beyond ASCII; such a file simply does not match.
+        return ""

@@ -1,0 +1,107 @@
+"""What an installation says of its own patches, and whether its files still bear that out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import attrs
+
+from disagg_run.errors import PatchError
+from disagg_run.patching.manifest import MANIFEST, Applied, Manifest, read_manifest, sha256
+from disagg_run.patching.ordering import files_of
+from disagg_run.patching.states import FileChange, PatchState
+from disagg_run.records import Patch
+from disagg_run.spec.model import as_tuple
+
+
+@attrs.frozen(kw_only=True)
+class Ledger:
+    """The patches of one import root."""
+
+    root: str
+    patches: tuple[PatchState, ...] = attrs.field(converter=as_tuple)
+    #: What is wrong, in one clause: a change that was not finished, a file that is not as it was left; "" = nothing.
+    problem: str = ""
+
+
+def read_ledger(root: Path) -> Ledger:
+    """What the manifest of ``root`` lists, checked against the files; reads only, without a lock."""
+    manifest = read_manifest(root)
+    problem = ""
+    if manifest.pending is not None:
+        problem = "a change was begun and not finished: apply or revert finishes it"
+    else:
+        changed = [
+            name for name, current in current_digests(root, manifest).items() if current != manifest.files[name].current
+        ]
+        if changed:
+            problem = f"{changed[0]} is not what disagg-run left"
+    states = [
+        PatchState(
+            id=each.patch.id,
+            state="already applied",
+            package=each.package,
+            version=each.version,
+            required=each.patch.required,
+            files=[ledger_line(root, name, manifest, each) for name in files_of(each.patch) if name in manifest.files],
+            why=each.patch.why,
+            upstream=each.patch.upstream,
+            waiver=each.waiver,
+        )
+        for each in manifest.applied
+    ]
+    return Ledger(root=str(root), patches=states, problem=problem)
+
+
+def ledger_line(root: Path, name: str, manifest: Manifest, applied: Applied) -> FileChange:
+    """One file of an applied patch."""
+    file = manifest.files[name]
+    return FileChange(
+        file=name,
+        path=str(root / name),
+        before=file.original,
+        after=file.current,
+        as_released=as_released(applied.patch, applied.version, name, file.original),
+    )
+
+
+def as_released(patch: Patch, version: str, file: str, digest: str) -> bool | None:
+    """Whether a file is what the release has; None where the patch does not know."""
+    known = {each.before for each in patch.digests if each.file == file and each.version == version.partition("+")[0]}
+    return digest in known if known else None
+
+
+def current_digests(root: Path, manifest: Manifest) -> dict[str, str]:
+    """The digests of a manifest's files as they are now; "" = the file is gone."""
+    found = {}
+    for name in manifest.files:
+        try:
+            found[name] = sha256((root / name).read_bytes())
+        except FileNotFoundError:
+            found[name] = ""
+    return found
+
+
+def is_outdated(root: Path, manifest: Manifest, versions: Mapping[str, str]) -> bool:
+    """Whether the package was installed anew since, so that the manifest speaks of files that are no more.
+
+    Raises PatchError where a file is neither what disagg-run left nor what a new installation explains.
+    """
+    current = current_digests(root, manifest)
+    changed = [name for name, digest in current.items() if digest != manifest.files[name].current]
+    if not changed:
+        return False
+    everywhere = len(changed) == len(current)
+    if everywhere and all(current[name] == manifest.files[name].original for name in changed):
+        return True
+    if everywhere and _other_version(manifest.applied, versions):
+        return True
+    raise PatchError(
+        f"{root / changed[0]} was changed after disagg-run patched it",
+        remedy=f"undo that change, or reinstall the package and remove {root / MANIFEST}",
+    )
+
+
+def _other_version(applied: Iterable[Applied], versions: Mapping[str, str]) -> bool:
+    return any(each.package in versions and versions[each.package] != each.version for each in applied)

@@ -1,0 +1,105 @@
+"""One writer at a time in an installation, also where many hosts share its file system."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from disagg_run.errors import PatchError
+
+#: Seconds between two tries.
+_POLL_S = 0.05
+#: What a file system says that has no locks (a Lustre mounted without them, some FUSE).
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
+
+
+@contextlib.contextmanager
+def locked(path: Path, timeout_s: float) -> Iterator[None]:
+    """Hold the lock file ``path``; other holders are waited for ``timeout_s`` seconds.
+
+    ``flock``, which Linux carries to the server on NFS, so that it works between hosts there, and which ends with its
+    process. Where the file system has no locks, an exclusively created file ``PATH.held`` stands in; that one outlives
+    a killed holder and must then be removed by hand, since two who both removed it would both go on. Both files are
+    gone when their holder has left. Raises PatchError at the time-out, naming the holder, and OSError where the
+    directory cannot be written.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        handle = _try_lock(path)
+        if handle is not None:
+            break
+        _pause(path, deadline, timeout_s)
+    held = path.with_name(path.name + ".held")
+    try:
+        while handle < 0 and not _try_hold(held):
+            _pause(held, deadline, timeout_s)
+        try:
+            yield
+        finally:
+            # Those who wait look whether the file they locked is still the one of that name, so it may go.
+            for each in (path, held) if handle < 0 else (path,):
+                each.unlink(missing_ok=True)
+    finally:
+        if handle >= 0:
+            os.close(handle)
+
+
+def _try_lock(path: Path) -> int | None:
+    """A handle on the locked file; None = somebody else has it; -1 = this file system has no locks."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        current = os.stat(path)
+        mine = os.fstat(handle)
+        if (current.st_dev, current.st_ino) != (mine.st_dev, mine.st_ino):
+            os.close(handle)
+            return None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, _me(), 0)
+    except (BlockingIOError, FileNotFoundError):
+        os.close(handle)
+        return None
+    except OSError as error:
+        os.close(handle)
+        if error.errno in _NO_LOCKS:
+            return -1
+        raise
+    return handle
+
+
+def _try_hold(path: Path) -> bool:
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except FileExistsError:
+        return False
+    with os.fdopen(handle, "wb") as file:
+        file.write(_me())
+    return True
+
+
+def _pause(path: Path, deadline: float, timeout_s: float) -> None:
+    if time.monotonic() >= deadline:
+        holder = _holder(path)
+        raise PatchError(
+            f"another process patches this installation, its lock {path} was not free in {timeout_s:.0f} s"
+            + (f" (held by {holder.replace(' ', ' process ')})" if holder else ""),
+            remedy="wait for it; where that process was killed, remove the file",
+        )
+    time.sleep(_POLL_S)
+
+
+def _holder(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _me() -> bytes:
+    return f"{socket.gethostname()} {os.getpid()}\n".encode()

@@ -1,0 +1,114 @@
+"""The record that an installation carries of its patches: which they are, what they changed, what is under way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from disagg_run.errors import PatchError
+from disagg_run.planning.document import to_data
+from disagg_run.records import Edit, FileDigest, Patch
+from disagg_run.spec.model import as_tuple, frozen_map
+
+SCHEMA = 1
+#: In the import root.
+MANIFEST = "disagg-run-patches.json"
+#: The manifest that a change ends with, written before it begins.
+NEXT = "disagg-run-patches.json.next"
+LOCK = ".disagg-run-patches.lock"
+#: Beside each patched file.
+BACKUP_SUFFIX = ".disagg-run-orig"
+NEW_SUFFIX = ".disagg-run-new"
+
+
+@attrs.frozen(kw_only=True)
+class PatchedFile:
+    """One patched file, by digests."""
+
+    #: SHA-256 of the file as it was, which is that of its backup.
+    original: str
+    #: SHA-256 of the file as it is now.
+    current: str
+    #: Modification time of the original in nanoseconds: it comes back with its bytes.
+    mtime_ns: int
+
+
+@attrs.frozen(kw_only=True)
+class Applied:
+    """One patch in the ledger."""
+
+    patch: Patch
+    #: Distribution and version that it was applied to.
+    package: str
+    version: str
+    #: Reference of the waiver; "" = none was given.
+    waiver: str = ""
+    #: When, in seconds since the epoch.
+    time: float = 0.0
+
+
+@attrs.frozen(kw_only=True)
+class Manifest:
+    """All patches of one import root."""
+
+    #: File, relative to the import root -> its digests.
+    files: Mapping[str, PatchedFile] = attrs.field(factory=dict, converter=frozen_map)
+    applied: tuple[Applied, ...] = attrs.field(default=(), converter=as_tuple)
+    #: A change under way: the manifest to be, which is finished by whoever comes next. Files are listed even where they
+    #: go back to their original.
+    pending: Manifest | None = None
+
+    def to_json(self) -> str:
+        """The manifest as text."""
+        return json.dumps({"schema": SCHEMA, **to_data(self)}, indent=1, ensure_ascii=False) + "\n"
+
+
+def read_manifest(root: Path) -> Manifest:
+    """The manifest of an import root; an empty one where there is none.
+
+    Raises PatchError for one that cannot be read.
+    """
+    path = root / MANIFEST
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Manifest()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PatchError(f"cannot read {path}: {error}", remedy="reinstall the package, then remove the file") from None
+    try:
+        data = json.loads(text)
+        if data.pop("schema") != SCHEMA:
+            raise PatchError(
+                f"{path} was written by another version of disagg-run", remedy="revert the patches with that version"
+            )
+        return _manifest(data)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PatchError(f"{path} is damaged: {error}", remedy="reinstall the package, then remove the file") from None
+
+
+def _manifest(data: dict[str, Any]) -> Manifest:
+    pending = data.pop("pending")
+    return Manifest(
+        files={name: PatchedFile(**file) for name, file in data.pop("files").items()},
+        applied=[Applied(patch=patch_from_data(each.pop("patch")), **each) for each in data.pop("applied")],
+        pending=None if pending is None else _manifest(pending),
+        **data,
+    )
+
+
+def patch_from_data(data: Mapping[str, Any]) -> Patch:
+    """A patch from its plain data; KeyError or TypeError where it is none."""
+    fields = dict(data)
+    edits = [Edit(**edit) for edit in fields.pop("edits")]
+    digests = [FileDigest(**each) for each in fields.pop("digests")]
+    return Patch(edits=edits, digests=digests, **fields)
+
+
+def sha256(data: bytes) -> str:
+    """The digest that manifests and patches use, in hex."""
+    return hashlib.sha256(data).hexdigest()
