@@ -27,7 +27,15 @@ class StandInParser(argparse.ArgumentParser):
 
     def __init__(self, *, prog: str, style: Style) -> None:
         self.style = style
+        #: Whether long names are taken as they are; else each ``_`` in them counts as ``-``.
+        self.dashes_only = True
         super().__init__(prog=prog, allow_abbrev=style == "argparse", add_help=True)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """argparse's, after each ``_`` in a long name became ``-`` where the program does so."""
+        if args is not None and not self.dashes_only:
+            args = [_with_dashes(word) for word in args]
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         if self.style == "argparse":
@@ -35,6 +43,13 @@ class StandInParser(argparse.ArgumentParser):
         sys.stderr.write(f"error: {_as_clap(message)}\n\n")
         sys.stderr.write(f"Usage: {self.prog} [OPTIONS]\n\nFor more information, try '--help'.\n")
         sys.exit(2)
+
+
+def _with_dashes(word: str) -> str:
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value
 
 
 def _as_clap(message: str) -> str:
@@ -62,13 +77,33 @@ def read_catalogue(path: Path) -> Mapping[str, Any]:
     return document
 
 
+def catalogue_for(folder: Path, stem: str, version: str) -> tuple[Path, str]:
+    """The catalogue ``STEM-VERSION.json`` in ``folder`` for a version.
+
+    That one, else the nearest lower, else the lowest; an empty ``version`` means the newest. Returns the file and its
+    own version.
+    """
+    files = {path.stem.removeprefix(f"{stem}-"): path for path in folder.glob(f"{stem}-*.json")}
+    ordered = sorted(files, key=version_key)
+    lower = [found for found in ordered if not version or version_key(found) <= version_key(version)]
+    chosen = lower[-1] if lower else ordered[0]
+    return files[chosen], chosen
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """The numbers of a version, for comparing."""
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
 def build_parser(document: Mapping[str, Any], *, prog: str, style: Style = "argparse") -> StandInParser:
     """A parser for the flags of a catalogue.
 
     ``document``: ``{"flags": [{names, aliases, arity, type, choices, default, negatable, repeatable, positional,
-    deprecated, successor}]}``. ``prog``: the program's name in messages.
+    deprecated, successor}]}``, and ``underscores`` where long names are taken with either sign.
+    ``prog``: the program's name in messages.
     """
     parser = StandInParser(prog=prog, style=style)
+    parser.dashes_only = not document.get("underscores", False)
     for flag in document["flags"]:
         names = _option_names(flag)
         if flag.get("positional"):
@@ -98,7 +133,7 @@ def _add_option(parser: argparse.ArgumentParser, flag: Mapping[str, Any], names:
     if arity == 0:
         parser.add_argument(*names, action="store_true", **{**options, "default": _default(flag, bool) or False})
         return
-    convert = _converter(str(flag.get("type") or "str"))
+    convert = _converter(str(flag.get("type") or "str"), str(flag.get("kind") or ""))
     options["type"] = convert
     options["default"] = _default(flag, convert)
     choices = flag.get("choices")
@@ -191,8 +226,11 @@ def after_program(argv: Sequence[str], program: Sequence[str]) -> list[str]:
 # --- types -------------------------------------------------------------------------------------------------------
 
 
-def _converter(type_name: str) -> Callable[[str], Any]:
-    """The conversion for a catalogue's type; its ``__name__`` is what argparse shows in ``invalid X value``."""
+def _converter(type_name: str, kind: str) -> Callable[[str], Any]:
+    """The conversion for a catalogue's type; its ``__name__`` is what argparse shows in ``invalid X value``.
+
+    ``kind`` tells what a type that wraps another one takes: ``int``, ``float``, ``size``, ``json``, ``json_object``.
+    """
     if type_name in ("int", "float"):
         return {"int": int, "float": float}[type_name]
     convert: Callable[[str], Any]
@@ -204,6 +242,8 @@ def _converter(type_name: str) -> Callable[[str], Any]:
         convert = _json_list
     elif type_name in ("human_readable_int", "human_readable_int_or_auto"):
         convert = _auto_or_int if type_name.endswith("_or_auto") else _human_int
+    elif type_name == "_optional_type":
+        convert = _optional(_KINDS.get(kind, str))
     elif type_name == "nullable_str":
         convert = _nullable
     else:
@@ -214,6 +254,10 @@ def _converter(type_name: str) -> Callable[[str], Any]:
 
     named.__name__ = type_name.rsplit(".", 1)[-1]
     return named
+
+
+def _optional(convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda text: None if text in ("", "None") else convert(text)
 
 
 def _json_or_text(text: str) -> Any:
@@ -240,3 +284,13 @@ def _auto_or_int(text: str) -> int:
 
 def _nullable(text: str) -> str | None:
     return None if text in ("", "None", "none", "null") else text
+
+
+_KINDS: Mapping[str, Callable[[str], Any]] = {
+    "int": int,
+    "float": float,
+    "size": _human_int,
+    "json": json.loads,
+    "json_object": json.loads,
+    "json_or_text": _json_or_text,
+}

@@ -35,14 +35,15 @@ class Faults:
         if options.signal_after_s is not None:
             self._timers.append(loop.call_later(options.signal_after_s, os.kill, os.getpid(), options.signal))
         if options.wedge_after_s is not None:
-            self._timers.append(loop.call_later(options.wedge_after_s, self._wedge))
+            self._timers.append(loop.call_later(options.wedge_after_s, self.wedge))
 
     def disarm(self) -> None:
         """Drop all timers (the process is ending anyway)."""
         for timer in self._timers:
             timer.cancel()
 
-    def _wedge(self) -> None:
+    def wedge(self) -> None:
+        """Stop answering from now on."""
         self._wedged = True
 
     async def pass_gate(self) -> None:

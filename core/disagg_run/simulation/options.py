@@ -31,6 +31,8 @@ class Options:
     transfer_s: float = 0.0
     #: Seconds until a server gives up waiting for its peer's part of a request.
     peer_timeout_s: float = 30.0
+    #: Seconds until the nodes of one worker give up waiting for each other.
+    join_timeout_s: float = 600.0
     #: Version whose catalogue is the parser; "" = the newest that the plugin has.
     catalogue_version: str = ""
     #: Loading never ends.
@@ -106,6 +108,7 @@ def _parser(prog: str, about: str) -> argparse.ArgumentParser:
         "--tpot-s": "seconds between tokens (default 0.002)",
         "--transfer-s": "seconds that a KV transfer takes (default 0)",
         "--peer-timeout-s": "seconds until waiting for the peer's part of a request is given up (default 30)",
+        "--join-timeout-s": "seconds until the nodes of a worker give up waiting for each other (default 600)",
         "--term-s": "seconds between SIGTERM and the end (default 0)",
     }.items():
         delays.add_argument(name, type=_seconds, metavar="S", help=about_it)

@@ -64,6 +64,14 @@ class KvStore:
             self._fetches.pop(key, None)
             self._offers.pop(key, None)
 
+    def fail(self, key: str, reason: str) -> None:
+        """End the waiting in ``fetched(key)`` with an error: the decode server cannot take the KV."""
+        self._offers.pop(key, None)
+        fetched = self._slot(self._fetches, key)
+        if not fetched.done():
+            fetched.set_exception(PeerError(reason))
+            fetched.exception()  # asked for here, so that nobody has to
+
     def forget_fetch(self, key: str) -> None:
         """Say that nobody will wait for ``fetched(key)``."""
         self._fetches.pop(key, None)
@@ -98,6 +106,9 @@ class KvListener:
             question = json.loads(line)
             if question["op"] == "hello":
                 return {"settings": self._settings}
+            if question["op"] == "fail":
+                self._store.fail(str(question["key"]), str(question["reason"]))
+                return {}
             digest = await self._store.fetch(str(question["key"]), float(question["timeout_s"]))
         except (ValueError, KeyError, TypeError):
             return {"error": "not understood"}
@@ -134,6 +145,10 @@ class KvClient:
         except PeerError:
             self._greeted = {place: known for place, known in self._greeted.items() if place[0] != host}
             raise
+
+    async def refuse(self, host: str, port: int, key: str, reason: str) -> None:
+        """Tell the peer, which waits, that the KV of ``key`` will not be fetched."""
+        await self._ask(host, port, {"op": "fail", "key": key, "reason": reason}, self._connect_timeout_s)
 
     async def _ask(self, host: str, port: int, question: Mapping[str, Any], timeout_s: float) -> Mapping[str, Any]:
         place = f"{host}:{port}"

@@ -12,6 +12,7 @@ An engine's stand-in is an async function that takes a ``Stage`` and walks throu
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -21,9 +22,11 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMessage
 
 from disagg_run.simulation.faults import Faults
 from disagg_run.simulation.listeners import BindError, Handler, bind, drop, serve_tcp
+from disagg_run.simulation.log import complain, say
 from disagg_run.simulation.options import Options
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -49,7 +52,7 @@ class Stage:
 
     def log(self, line: str) -> None:
         """Write a line to the log."""
-        print(line, flush=True)
+        say(line)
 
     async def load(self) -> None:
         """Take the time that loading the model takes; with ``--never-ready``, for ever."""
@@ -107,15 +110,26 @@ class Stage:
             self.failed.set_exception(error)
 
 
+class _Garbage(logging.Filter):
+    """Turns aiohttp's traceback about a request that is no HTTP/1 (a router trying gRPC) into uvicorn's line."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and isinstance(record.exc_info[1], BadHttpMessage):
+            say("WARNING:  Invalid HTTP request received.")
+            return False
+        return True
+
+
 def run_stand_in(life: Callable[[Stage], Coroutine[Any, Any, None]], options: Options) -> int:
     """Run a stand-in's life to its end; returns the exit code of the process."""
+    logging.getLogger("aiohttp.server").addFilter(_Garbage())
     try:
         return asyncio.run(_run(life, options))
     except BindError as error:
         sys.stderr.write(f"ERROR:    {error}\n")
         return 1
     except Died as error:
-        sys.stderr.write(f"{error}\n")
+        complain(str(error))
         return error.exit_code
 
 
@@ -148,7 +162,7 @@ def _stop_on_signals(options: Options) -> asyncio.Event:
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGINT, stop.set)
     if options.ignore_term:
-        loop.add_signal_handler(signal.SIGTERM, print, "INFO:     SIGTERM ignored")
+        loop.add_signal_handler(signal.SIGTERM, say, "INFO:     SIGTERM ignored")
     else:
         loop.add_signal_handler(signal.SIGTERM, stop.set)
     return stop

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from disagg_run.simulation.faults import Faults
 from disagg_run.simulation.generations import Generation, Kind, RequestError, chunks, read_generation, whole_answer
+from disagg_run.simulation.log import say
 from disagg_run.simulation.options import Options
 
 Compute = Callable[[], Awaitable[None]]
@@ -47,6 +48,8 @@ class ModelServer:
     owner: str = "disagg-run"
     #: Longest context shown by ``/v1/models``; None = not shown.
     max_model_len: int | None = None
+    #: Whether there is ``/metrics``.
+    shows_metrics: bool = True
     #: Whether each request is logged.
     access_log: bool = True
     #: Counts by name, shown by ``/metrics``.
@@ -62,7 +65,8 @@ class ModelServer:
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/v1/chat/completions", self._chat)
-        app.router.add_get("/metrics", self._metrics)
+        if self.shows_metrics:
+            app.router.add_get("/metrics", self._metrics)
         return app
 
     @web.middleware
@@ -87,7 +91,7 @@ class ModelServer:
     def _log_access(self, request: web.Request, status: int) -> None:
         peer = request.transport.get_extra_info("peername") if request.transport else None
         client = f"{peer[0]}:{peer[1]}" if peer else "-"
-        print(f'INFO:     {client} - "{request.method} {request.path_qs} HTTP/1.1" {status}', flush=True)
+        say(f'INFO:     {client} - "{request.method} {request.path_qs} HTTP/1.1" {status}')
 
     async def _models(self, request: web.Request) -> web.Response:
         cards = [self._card(name) for name in self.served_models]

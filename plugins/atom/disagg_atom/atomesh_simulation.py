@@ -32,6 +32,7 @@ from aiohttp import web
 
 from disagg_run.simulation.arguments import build_parser, read_catalogue
 from disagg_run.simulation.listeners import BindError
+from disagg_run.simulation.log import complain, say
 from disagg_run.simulation.options import parse_options, split_words
 from disagg_run.simulation.process import Died, Stage, run_stand_in
 
@@ -96,15 +97,15 @@ class Router:
             for worker, well in zip(waiting, await asyncio.gather(*map(self._is_well, waiting)), strict=True):
                 if well:
                     worker.registered = worker.healthy = True
-                    print(f"INFO atomesh: added {worker.role} worker {worker.url}", flush=True)
+                    say(f"INFO atomesh: added {worker.role} worker {worker.url}")
             missing = [worker.url for worker in self.workers if not worker.registered]
             left = deadline - time.monotonic()
             if not missing:
                 return
             if left <= 0:
-                print(f"WARN atomesh: gave up waiting for {', '.join(missing)}", flush=True)
+                say(f"WARN atomesh: gave up waiting for {', '.join(missing)}")
                 return
-            print(f"INFO atomesh: waiting for {len(missing)} workers: {', '.join(missing)}", flush=True)
+            say(f"INFO atomesh: waiting for {len(missing)} workers: {', '.join(missing)}")
             await asyncio.sleep(min(self._args.worker_startup_check_interval, left))
 
     async def watch(self) -> None:
@@ -124,7 +125,7 @@ class Router:
         if worker.streak >= needed:
             worker.healthy, worker.streak = well, 0
             word = "healthy" if well else "unhealthy"
-            print(f"WARN atomesh: {worker.role} worker {worker.url} is {word}", flush=True)
+            say(f"WARN atomesh: {worker.role} worker {worker.url} is {word}")
 
     async def _is_well(self, worker: Worker) -> bool:
         limit = aiohttp.ClientTimeout(total=self._args.health_check_timeout_secs)
@@ -174,7 +175,7 @@ class Router:
                 return web.Response(status=error.status, text=str(error), content_type="application/json")
             except Unreachable as error:
                 self._note_failure(error.worker)
-                print(f"ERROR atomesh: {error}", flush=True)
+                say(f"ERROR atomesh: {error}")
                 if attempt == attempts - 1:
                     return _error(error.status, str(error))
             await asyncio.sleep(min(pause, self._args.retry_max_backoff_ms / 1000))
@@ -265,7 +266,7 @@ async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.St
         async for chunk in answer.content.iter_any():
             await response.write(chunk)
     except aiohttp.ClientError as error:
-        print(f"ERROR atomesh: decode worker lost in the middle of an answer: {error}", flush=True)
+        say(f"ERROR atomesh: decode worker lost in the middle of an answer: {error}")
         if request.transport is not None:
             request.transport.abort()
         return response
@@ -288,7 +289,7 @@ async def live(stage: Stage, args: argparse.Namespace) -> None:
     limit = aiohttp.ClientTimeout(total=args.request_timeout_secs)
     async with aiohttp.ClientSession(timeout=limit, connector=aiohttp.TCPConnector(limit=0)) as session:
         router = Router(args, session)
-        print(f"INFO atomesh: starting with {len(router.workers)} workers, policy {args.policy}", flush=True)
+        say(f"INFO atomesh: starting with {len(router.workers)} workers, policy {args.policy}")
         started = time.monotonic()
         if stage.options.never_ready:
             await stage.ended()
@@ -341,7 +342,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         _check(args)
     except Died as error:
-        sys.stderr.write(f"{error}\n")
+        complain(str(error))
         return error.exit_code
     return run_stand_in(partial(live, args=args), options)
 

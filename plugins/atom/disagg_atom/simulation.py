@@ -31,6 +31,7 @@ from aiohttp import web
 from disagg_run.simulation.arguments import after_program, build_parser, read_catalogue
 from disagg_run.simulation.generations import Generation, RequestError
 from disagg_run.simulation.listeners import BindError, bind, node_address
+from disagg_run.simulation.log import complain, say
 from disagg_run.simulation.options import Options, parse_options, split_words
 from disagg_run.simulation.peers import KvClient, KvListener, KvStore, PeerError, differences
 from disagg_run.simulation.process import Died, Stage, run_stand_in
@@ -174,14 +175,14 @@ class Consumer:
         if params.get("do_remote_decode"):
             raise RequestError(400, "this server is a kv_consumer and cannot prefill for another")
         if not params.get("do_remote_prefill"):
-            print("WARNING:  request without kv_transfer_params: its prompt is computed here", flush=True)
+            say("WARNING:  request without kv_transfer_params: its prompt is computed here")
             self._server.count("local_prefills")
             await compute()
             return {}
         try:
             await self._fetch(params, generation)
         except PeerError as error:
-            print(f"ERROR:    KV transfer failed: {error}", file=sys.stderr, flush=True)
+            complain(f"ERROR:    KV transfer failed: {error}")
             raise RequestError(500, f"KV transfer failed: {error}") from error
         except (KeyError, TypeError, ValueError) as error:
             raise RequestError(400, f"kv_transfer_params lack or garble {error}") from error
@@ -267,7 +268,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         settings = read_settings(args, os.environ)
     except Died as error:
-        sys.stderr.write(f"{error}\n")
+        complain(str(error))
         return error.exit_code
     return run_stand_in(partial(live, settings=settings), options)
 

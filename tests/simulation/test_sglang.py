@@ -1,0 +1,336 @@
+"""SGLang's stand-in: versions, ports, nodes of one worker, and prefill and decode joined by rooms."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from disagg_run.simulation import text
+from disagg_sglang import simulation
+
+MODEL = "/models/DeepSeek-R1-0528"
+SERVER = "disagg_sglang.simulation"
+PORT = 8000
+QUICK = ("--load-s", "0", "--ttft-s", "0", "--tpot-s", "0", "--peer-timeout-s", "5")
+DATA = Path(__file__).with_name("data")
+
+
+def argv(mode: str, *more: str, tp: int = 8) -> list[str]:
+    return [
+        *("python3", "-m", "sglang.launch_server", "--model-path", MODEL, "--disaggregation-mode", mode),
+        *("--host", "0.0.0.0", "--port", str(PORT), "--trust-remote-code", "--tp-size", str(tp)),
+        *("--kv-cache-dtype", "fp8_e4m3", "--disaggregation-transfer-backend", "mori", *more),
+    ]
+
+
+@pytest.fixture
+def pair(start: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
+    """A prefill and a decode server, ready."""
+
+    def _pair(
+        prefill: list[str] | None = None, decode: list[str] | None = None, *, options: tuple[str, ...] = QUICK
+    ) -> tuple[Any, Any]:
+        servers = (
+            start(SERVER, prefill or argv("prefill"), options=options),
+            start(SERVER, decode or argv("decode"), options=options),
+        )
+        for server in servers:
+            server.wait_status(PORT, "/health")
+        return servers
+
+    return _pair
+
+
+def through(prefill: Any, decode: Any, body: dict[str, Any], path: str = "/v1/completions") -> list[httpx.Response]:
+    """The same body to both at once, as the router sends it."""
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(lambda server: server.post(PORT, path, body), (prefill, decode)))
+
+
+def body(prefill: Any, room: int, **more: Any) -> dict[str, Any]:
+    place = {"bootstrap_host": prefill.address, "bootstrap_port": 8998, "bootstrap_room": room}
+    return {"model": MODEL, "prompt": "hello there", "max_tokens": 5, **place, **more}
+
+
+def lines(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (DATA / name).read_text().splitlines()]
+
+
+def test_prefill_and_decode_are_joined_by_their_room(pair: Callable[..., tuple[Any, Any]]) -> None:
+    prefill, decode = pair(decode=argv("decode", "--enable-metrics"))
+    answers = through(prefill, decode, body(prefill, 2439820152725469279))
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert answers[1].json()["choices"][0]["text"] == text.answer("hello there", 5)
+    assert "standin_kv_transfers_total 1" in httpx.get(decode.url(PORT, "/metrics"), trust_env=False).text
+    assert prefill.status(PORT, "/metrics") == 404
+
+
+def test_without_a_port_in_the_request_decode_takes_its_own(pair: Callable[..., tuple[Any, Any]]) -> None:
+    own = ("--disaggregation-bootstrap-port", "8999")
+    prefill, decode = pair(argv("prefill", *own), argv("decode", *own))
+    answers = through(prefill, decode, body(prefill, 1, bootstrap_port=None))
+    assert [answer.status_code for answer in answers] == [200, 200]
+
+
+def test_a_request_without_a_room_is_refused(pair: Callable[..., tuple[Any, Any]]) -> None:
+    prefill, decode = pair()
+    for server in (prefill, decode):
+        answer = server.post(PORT, "/v1/completions", {"prompt": "x"})
+        assert (answer.status_code, "without bootstrap room" in answer.text) == (400, True)
+
+
+def test_the_recorded_calls_of_the_router_are_answered(
+    pair: Callable[..., tuple[Any, Any]], read_events: Callable[[str], list[dict[str, Any]]]
+) -> None:
+    metrics = ("--enable-metrics", "--served-model-name", "fake-model")
+    prefill, decode = pair(argv("prefill", *metrics), argv("decode", *metrics))
+    rooms: dict[int, list[dict[str, Any]]] = {}
+    for server, name in ((prefill, "sglang-router-to-prefill.jsonl"), (decode, "sglang-router-to-decode.jsonl")):
+        for call in lines(name):
+            if call["m"] == "GET":
+                assert server.status(PORT, call["path"]) == 200, call
+            else:
+                rooms.setdefault(call["body"]["bootstrap_room"], []).append(call)
+    assert len(rooms) == 4
+    for calls in rooms.values():
+        assert calls[0]["body"] == calls[1]["body"]
+        sent = {**calls[0]["body"], "bootstrap_host": prefill.address}
+        first, second = through(prefill, decode, sent, calls[0]["path"])
+        assert (first.status_code, second.status_code) == (200, 200)
+        if sent["stream"]:
+            assert read_events(second.text)[-1]["usage"]["completion_tokens"] == 4
+        else:
+            assert second.json()["usage"]["completion_tokens"] == 4
+
+
+@pytest.mark.parametrize(
+    ("decode", "message"),
+    [
+        (argv("decode", "--page-size", "64"), "page_size is 64 here and 1 at the prefill server"),
+        (argv("decode", "--kv-cache-dtype", "auto"), "kv_cache_dtype is 'auto' here and 'fp8_e4m3' at"),
+        (argv("decode", "--speculative-algorithm", "EAGLE"), "speculation is True here and False at"),
+        (argv("decode", tp=3), "tp_size 3 here and 8 at the prefill server do not divide"),
+    ],
+)
+def test_a_decode_server_that_does_not_fit_says_why(
+    decode: list[str], message: str, pair: Callable[..., tuple[Any, Any]]
+) -> None:
+    prefill, other = pair(decode=decode)
+    answers = through(prefill, other, body(prefill, 7))
+    assert [answer.status_code for answer in answers] == [500, 500]
+    assert all(message in answer.json()["error"]["message"] for answer in answers)
+
+
+def test_an_old_version_does_not_compare_the_kv_dtype(pair: Callable[..., tuple[Any, Any]]) -> None:
+    old = (*QUICK, "--catalogue-version", "0.5.9")
+    prefill, decode = pair(argv("prefill"), argv("decode", "--kv-cache-dtype", "auto"), options=old)
+    assert through(prefill, decode, body(prefill, 7))[1].status_code == 200
+
+
+def test_decode_says_that_no_bootstrap_server_answers(pair: Callable[..., tuple[Any, Any]]) -> None:
+    prefill, decode = pair()
+    prefill.end()
+    answer = decode.post(PORT, "/v1/completions", body(prefill, 7))
+    assert answer.status_code == 500
+    assert f"no answer from the bootstrap server http://{prefill.address}:8998" in answer.json()["error"]["message"]
+
+
+def test_prefill_gives_up_when_decode_never_comes(pair: Callable[..., tuple[Any, Any]]) -> None:
+    prefill, _ = pair(options=(*QUICK, "--peer-timeout-s", "0.2"))
+    answer = prefill.post(PORT, "/v1/completions", body(prefill, 7))
+    assert (answer.status_code, "nobody fetched the KV" in answer.text) == (500, True)
+
+
+def exit_code(words: list[str]) -> int:
+    """The exit code of a stand-in that ends before it starts anything."""
+    try:
+        return simulation.main(words)
+    except SystemExit as ended:
+        return int(ended.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("version", "words", "message"),
+    [
+        ("0.5.9", ["--attention-backend", "dsv4"], "invalid choice: 'dsv4'"),
+        ("0.5.23", ["--cuda-graph-bs", "1", "2"], "ambiguous option: --cuda-graph-bs could match"),
+        ("0.5.23", ["--prefill-round-robin-balance"], "unrecognized arguments: --prefill-round-robin-balance"),
+        ("", ["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
+        ("0.5.20", ["--model-loader-extra-config", "{", "--nonsense"], "unrecognized arguments: --nonsense"),
+    ],
+)
+def test_flags_are_those_of_the_version(
+    version: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--catalogue-version", version] if version else []
+    assert exit_code([*options, "--", *argv("prefill", *words)]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--nnodes", "2", "--node-rank", "2"], "AssertionError: node_rank 2 is not below nnodes 2"),
+        (["--nnodes", "2"], "AssertionError: multi-node serving needs --dist-init-addr"),
+        (["--nnodes", "3", "--dist-init-addr", "h:1"], "must be divisible by number of nodes (3)"),
+        (["--dist-init-addr", "h"], "ValueError: --dist-init-addr must be host:port"),
+        (["--dp-size", "3", "--enable-dp-attention"], "tp_size (8) must be divisible by dp_size (3)"),
+    ],
+)
+def test_sizes_are_checked_as_the_engine_does(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code(["--", *argv("prefill", *words)]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_health_is_503_until_the_warm_up_is_over(start: Callable[..., Any]) -> None:
+    server = start(SERVER, argv("prefill"), options=["--load-s", "0", "--slow-start-s", "0.5"])
+    server.wait_status(PORT, "/health", 503)
+    server.wait_status(PORT, "/health", 200)
+    assert "The server is fired up" in server.log
+
+
+def test_information_tells_the_arguments(start: Callable[..., Any]) -> None:
+    server = start(SERVER, argv("decode", "--dp-size", "8", "--enable-dp-attention"), options=QUICK)
+    server.wait_status(PORT, "/health_generate")
+
+    def get(path: str) -> Any:
+        return httpx.get(server.url(PORT, path), trust_env=False).json()
+
+    info = get("/get_server_info")
+    assert (info["disaggregation_mode"], info["tp_size"], info["dp_size"]) == ("decode", 8, 8)
+    assert get("/model_info")["model_path"] == MODEL
+    assert [load["dp_rank"] for load in get("/get_load")] == list(range(8))
+    assert get("/v1/models")["data"][0]["id"] == MODEL
+
+
+# --- ports -------------------------------------------------------------------------------------------------------
+
+
+def listens(address: str, port: int) -> bool:
+    with socket.socket() as client:
+        client.settimeout(2)
+        return client.connect_ex((address, port)) == 0
+
+
+@pytest.mark.parametrize(("version", "last"), [("0.5.12", 238), ("0.5.23", 239)])
+def test_dp_attention_opens_ports_above_http(version: str, last: int, start: Callable[..., Any]) -> None:
+    options = (*QUICK, "--catalogue-version", version)
+    server = start(SERVER, argv("decode", "--dp-size", "8", "--enable-dp-attention"), options=options)
+    server.wait_status(PORT, "/health")
+    opened = [offset for offset in range(1, 260) if listens(server.address, PORT + offset)]
+    assert opened == list(range(234, last + 1))
+
+
+def test_dp_attention_with_an_address_opens_ports_there(start: Callable[..., Any], next_address: Any) -> None:
+    address = next_address()
+    more = ("--dp-size", "8", "--enable-dp-attention", "--dist-init-addr", f"{address}:20000")
+    server = start(SERVER, argv("decode", *more), options=QUICK, address=address)
+    server.wait_status(PORT, "/health")
+    opened = [offset for offset in range(30) if listens(address, 20000 + offset)]
+    assert opened == [0, 1, 2, 3, 4, 5, 6, 13]
+    assert not listens(address, PORT + 234)
+
+
+def test_only_prefill_opens_the_bootstrap_port(pair: Callable[..., tuple[Any, Any]]) -> None:
+    prefill, decode = pair()
+    assert (listens(prefill.address, 8998), listens(decode.address, 8998)) == (True, False)
+
+
+@pytest.mark.parametrize("taken", [8000, 8998, 8234])
+def test_a_taken_port_ends_it(taken: int, start: Callable[..., Any], next_address: Any) -> None:
+    address = next_address()
+    with socket.create_server((address, taken)):
+        server = start(
+            SERVER, argv("prefill", "--dp-size", "8", "--enable-dp-attention"), options=QUICK, address=address
+        )
+        assert server.wait_exit() == 1
+    assert f"error while attempting to bind on address ('{address}', {taken}): address already in use" in server.log
+
+
+# --- a worker over two nodes -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def worker(start: Callable[..., Any], next_address: Callable[[], str]) -> Callable[..., tuple[Any, Any]]:
+    """Head and follower of one worker; the follower starts first."""
+
+    def _worker(mode: str, follower_more: tuple[str, ...] = (), options: tuple[str, ...] = QUICK) -> tuple[Any, Any]:
+        head = next_address()
+        words = [*argv(mode, tp=16), "--dist-init-addr", f"{head}:20000", "--nnodes", "2", "--node-rank"]
+        follower = start(SERVER, [*words, "1", *follower_more], options=options)
+        return start(SERVER, [*words, "0"], options=options, address=head), follower
+
+    return _worker
+
+
+def test_a_follower_answers_health_and_nothing_else(worker: Callable[..., tuple[Any, Any]]) -> None:
+    head, follower = worker("decode")
+    head.wait_status(PORT, "/health")
+    for path in ("/health", "/health_generate", "/ping"):
+        follower.wait_status(PORT, path)
+    assert follower.status(PORT, "/v1/models") == 404
+
+
+def test_a_head_waits_for_its_follower(start: Callable[..., Any], next_address: Any) -> None:
+    head = next_address()
+    words = [*argv("decode", tp=16), "--dist-init-addr", f"{head}:20000", "--nnodes", "2", "--node-rank", "0"]
+    server = start(SERVER, words, options=[*QUICK, "--join-timeout-s", "0.5"], address=head)
+    assert server.wait_exit() == 1
+    assert "nodes [1] did not join within 0.5 s" in server.log
+
+
+def test_nodes_with_different_sizes_do_not_join(worker: Callable[..., tuple[Any, Any]]) -> None:
+    head, follower = worker("decode", ("--tp-size", "8"))
+    assert (head.wait_exit(), follower.wait_exit()) == (1, 1)
+    assert "node 1 cannot join" in head.log
+    assert "refuses this node" in follower.log
+
+
+def test_a_worker_hangs_when_its_follower_dies(worker: Callable[..., tuple[Any, Any]]) -> None:
+    head, follower = worker("decode")
+    head.wait_status(PORT, "/health")
+    follower.end()
+    head.wait_log("node 1 is gone; collectives hang")
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.get(head.url(PORT, "/health"), timeout=0.3, trust_env=False)
+
+
+def test_a_follower_survives_its_head(worker: Callable[..., tuple[Any, Any]]) -> None:
+    head, follower = worker("decode")
+    follower.wait_status(PORT, "/health")
+    head.end()
+    follower.wait_log("connection to the head at")
+    follower.wait_status(PORT, "/health")
+
+
+def test_a_prefill_worker_over_two_nodes_serves_decode(
+    worker: Callable[..., tuple[Any, Any]], start: Callable[..., Any]
+) -> None:
+    head, _ = worker("prefill")
+    decode = start(SERVER, argv("decode"), options=QUICK)
+    head.wait_status(PORT, "/health")
+    decode.wait_status(PORT, "/health")
+    assert [answer.status_code for answer in through(head, decode, body(head, 1))] == [200, 200]
+
+
+def test_a_prefill_node_with_a_bootstrap_port_of_its_own_is_left_out(
+    worker: Callable[..., tuple[Any, Any]], start: Callable[..., Any]
+) -> None:
+    """Fault B06: it starts cleanly, and decode fails later on a rank that nobody knows."""
+    head, follower = worker("prefill", ("--disaggregation-bootstrap-port", "8999"), (*QUICK, "--peer-timeout-s", "0.3"))
+    decode = start(SERVER, argv("decode"), options=QUICK)
+    head.wait_status(PORT, "/health")
+    decode.wait_status(PORT, "/health")
+    answer = through(head, decode, body(head, 1))[1]
+    assert answer.status_code == 500
+    assert "nodes [1] of the prefill worker are not registered" in answer.json()["error"]["message"]
+    assert f"cannot register at the bootstrap server http://{head.address}:8999/route" in follower.log
