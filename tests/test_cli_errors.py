@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from disagg_run import LaunchPlan
 from disagg_run.cli.main import main
 
 ASKED = ["plan", "--engine", "atom-disagg", "--model", "DeepSeek-V4-Pro"]
@@ -193,3 +194,28 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     os.close(write)
     assert ended.stderr == ""
     assert ended.returncode == 141
+
+
+@pytest.mark.parametrize("arguments", [["--help"], [*ASKED, "--format", "json"]])
+def test_output_that_cannot_be_written_is_one_line(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "disagg_run", *arguments]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert ended.returncode in (1, 2)
+    assert ended.stderr.count("\n") == 1
+    assert "no space left on device" in ended.stderr
+
+
+def test_bytes_that_are_no_text_pass_through_the_plan_and_its_script() -> None:
+    value = "A=a\udcff b"
+    assert (
+        LaunchPlan.from_json(output_of("--env", value, "--format", "json")).process("prefill-0").env["A"] == "a\udcff b"
+    )
+    assert b"A='a\xff b'" in output_of("--env", value, "--format", "shell", "--rank", "0")
+    assert b"rank 0" in output_of("--env", value)
+    assert "YAML takes only text" in refused(*ASKED, "--env", value, "--format", "yaml", code=5)
+
+
+def output_of(*arguments: str) -> bytes:
+    command = [sys.executable, "-m", "disagg_run", *ASKED, *arguments]
+    return subprocess.run(command, capture_output=True, timeout=60, check=True).stdout

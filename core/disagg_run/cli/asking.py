@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,12 +50,16 @@ class GroupedHelp(click.Command):
                 formatter.write_dl(records)
 
 
-def asking_options() -> list[click.Parameter]:
-    """All options of the table, and ``--recipe``; ``read_asked`` takes what they bring."""
+@cache
+def asking_options() -> tuple[click.Parameter, ...]:
+    """All options of the table, and ``--recipe``; ``read_asked`` takes what they bring.
+
+    Commands share them: click keeps nothing of a command in its parameters, and making them takes time.
+    """
     recipe = GroupedOption(
         ["--recipe", "recipe"], heading=WHAT, metavar="FILE", help="run file: YAML that can hold any of these options"
     )
-    return [recipe, *map(_parameter, OPTIONS)]
+    return (recipe, *map(_parameter, OPTIONS))
 
 
 def _parameter(option: Option) -> GroupedOption:

@@ -25,5 +25,5 @@ def launch(given: Mapping[str, Any]) -> int:
         return 0
     from disagg_run.running.launch import LaunchOptions, run
 
-    run_dir = given["run_dir"]
-    return run(plan, LaunchOptions(smoke=given["smoke"], run_dir=None if run_dir is None else Path(run_dir)))
+    run_dir, token_file = (None if given[name] is None else Path(given[name]) for name in ("run_dir", "token_file"))
+    return run(plan, LaunchOptions(smoke=given["smoke"], run_dir=run_dir, token_file=token_file))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ import click
 
 from disagg_run import __version__
 from disagg_run.cli.asking import GroupedHelp, asking_options
-from disagg_run.cli.output import one_line
+from disagg_run.cli.output import close_stdout, one_line
 from disagg_run.errors import DisaggError, UsageError
 
 #: Commands: module below ``disagg_run.cli``, its click command, what it does. A module is imported when it is needed.
@@ -22,6 +21,7 @@ COMMANDS = {
     "plan": ("plan:command", "make the plan and print it; start nothing"),
     "engines": ("engines:command", "list engines and the other plugins, or show one"),
     "models": ("models:command", "list the models that an engine knows"),
+    "catalogue": ("catalogue:command", "take the flags that an installed engine or router knows"),
     "agent": ("agent:command", "run one rank of a finished plan on this node; launchers start it"),
 }
 
@@ -78,7 +78,7 @@ class LazyGroup(GroupedHelp, click.Group):
 @click.group(
     cls=LazyGroup,
     invoke_without_command=True,
-    params=asking_options(),
+    params=[*asking_options()],
     epilog=EPILOG,
     options_metavar="[OPTIONS]",
     subcommand_metavar="| COMMAND …",
@@ -87,6 +87,7 @@ class LazyGroup(GroupedHelp, click.Group):
 @click.option("--dry-run", is_flag=True, help="print the plan and start nothing")
 @click.option("--smoke", type=click.IntRange(min=1), metavar="N", help="send N requests once serving, then end")
 @click.option("--run-dir", metavar="DIR", help="directory for logs and results; default: a new one")
+@click.option("--token-file", metavar="FILE", help="secret of the agents' connections, mode 0600; default: a new one")
 @click.version_option(__version__, prog_name="disagg-run", message="%(prog)s %(version)s")
 @click.pass_context
 def root(ctx: click.Context, /, **given: Any) -> int:
@@ -107,14 +108,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except DisaggError as error:
-        print(f"disagg-run: error: {one_line(str(error))}", file=sys.stderr)
-        return error.exit_code
+        return _complain(str(error), error.exit_code)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`): nothing to say, and nothing to flush at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        close_stdout()  # the reader has gone (`| head`), which is no error
         return 141
+    except OSError as error:
+        close_stdout()  # a full disk, a file that vanished: the system's own words say what and where
+        return _complain(str(error).lower(), 1)
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"disagg-run: error: {one_line(message)}", file=sys.stderr)
+    return code
 
 
 def _run(words: list[str]) -> int:

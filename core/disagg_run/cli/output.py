@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,24 +11,43 @@ from disagg_run.errors import UsageError
 
 
 def emit(text: str) -> None:
-    """Data for stdout. What is no text in UTF-8 (a stray byte of an argument) goes out as plan documents hold it."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(text.encode("utf-8", "surrogatepass"))
-    sys.stdout.buffer.flush()
+    """Data for stdout."""
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(_encoded(text))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        close_stdout()
+        raise cannot_write("stdout", error) from None
+
+
+def close_stdout() -> None:
+    """Let what could not be written go: the interpreter would try, and complain, once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def write_file(path: Path, text: str) -> None:
     """Data for a file; its directory must exist."""
     try:
-        path.write_bytes(text.encode("utf-8", "surrogatepass"))
+        path.write_bytes(_encoded(text))
     except OSError as error:
-        raise cannot_write(path, error) from None
+        raise cannot_write(repr(str(path)), error) from None
 
 
-def cannot_write(path: Path, error: OSError) -> UsageError:
-    """The error for a file or directory that cannot be written."""
-    reason = (error.strerror or str(error)).lower()
-    return UsageError(f"cannot write {str(path)!r}: {reason}", remedy="give a path that can be written")
+def _encoded(text: str) -> bytes:
+    # Arguments and variables may hold bytes that are no text: they go out as they came in. In a JSON document they are
+    # surrogates, which is how plan documents are read.
+    try:
+        return text.encode("utf-8", "surrogatepass" if text.startswith("{") else "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
+def cannot_write(what: str, error: OSError) -> UsageError:
+    """The error for output that cannot be written."""
+    return UsageError(f"cannot write {what}: {(error.strerror or str(error)).lower()}")
 
 
 def remark(text: str) -> None:

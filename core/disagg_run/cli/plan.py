@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import click
 
 from disagg_run.cli.asking import GroupedHelp, asking_options, read_asked
 from disagg_run.cli.output import cannot_write, emit, remark, write_file
-from disagg_run.errors import UsageError
+from disagg_run.errors import PlanError, UsageError
 
 if TYPE_CHECKING:
     from disagg_run.planning.document import LaunchPlan
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SUFFIXES = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".sh": "shell"}
 
 
-@click.command("plan", cls=GroupedHelp, params=asking_options())
+@click.command("plan", cls=GroupedHelp, params=[*asking_options()])
 @click.option(
     "--format",
     "form",
@@ -64,11 +64,14 @@ def render(plan: LaunchPlan, form: str) -> str:
         return render_table(plan)
     from disagg_run.render import documents
 
-    renderers: dict[str, Callable[[LaunchPlan], str]] = {
-        "json": lambda plan: documents.render_json(plan, indent=1),
-        "yaml": documents.render_yaml,
-    }
-    return renderers[form](plan)
+    if form == "json":
+        return documents.render_json(plan, indent=1)
+    try:
+        return documents.render_yaml(plan)
+    except UnicodeEncodeError:
+        raise PlanError(
+            "the plan holds bytes that are no text, and YAML takes only text", remedy="use --format json"
+        ) from None
 
 
 def show_warnings(plan: LaunchPlan) -> None:
@@ -97,5 +100,5 @@ def _shell(plan: LaunchPlan, rank: int | None, output: str | None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         written = write_scripts(plan, directory)
     except OSError as error:
-        raise cannot_write(directory, error) from None
+        raise cannot_write(repr(str(directory)), error) from None
     emit("".join(f"{path}\n" for path in written))
