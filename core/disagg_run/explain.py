@@ -1,0 +1,133 @@
+"""Who set a value of a plan, and what it replaced: the answers behind ``disagg-run explain``."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+from disagg_run.errors import PlanError, SpecError
+from disagg_run.explain_values import Explanation, ProcessValues, plain
+from disagg_run.planning.document import Group, LaunchPlan, PlannedProcess, Provenance
+
+__all__ = ["Explanation", "explain", "render_explanations"]
+
+
+def explain(plan: LaunchPlan, query: str, *, process: str | None = None) -> tuple[Explanation, ...]:
+    """Say who set what ``query`` names; processes with the same answer stand in one explanation.
+
+    ``query``: a flag (with or without its dashes, ``_`` for ``-``), a key of a JSON flag (``--kv-config.kv_role``), a
+    variable, a listener (``http``), ``after``, ``ready``, ``gpus``, a patch, or ``engine``, ``engine_version``,
+    ``connector``, ``model``. ``process`` or a prefix ``prefill-0:`` narrows it to one process, ``prefill:`` to a role.
+
+    Raises PlanError where the plan has no sources, or nothing of that name (the nearest is named); SpecError where it
+    has no such process.
+    """
+    if plan.sources is None:
+        raise PlanError(
+            "the plan does not say who set its values: its sources are a document of their own",
+            remedy="explain a plan where it is made",
+        )
+    index = _Index(plan.sources.values)
+    wanted, name = _parted(plan, query, process)
+    answers: dict[Explanation, list[str]] = {}
+    asked = [each for each in _processes(plan) if wanted is None or each[2].name in wanted]
+    for place, group, planned in asked:
+        for answer in index.values_of(place, group, planned).answers(name):
+            answers.setdefault(answer, []).append(planned.name)
+    found = [attrs.evolve(answer, processes=names) for answer, names in answers.items()]
+    if wanted is None:
+        found += _of_plan(plan.sources.values, name)
+    if not found:
+        known = dict.fromkeys(name for each in asked for name in index.values_of(*each).names())
+        raise _unknown(name, [*known, *_PLAN_KEYS], wanted)
+    return tuple(found)
+
+
+def render_explanations(explanations: Iterable[Explanation]) -> str:
+    """Explanations as text: the value, who set it, and each value that was replaced, one line each."""
+    lines: list[str] = []
+    for each in explanations:
+        where = f"  ({', '.join(each.processes)})" if each.processes else ""
+        lines.append(_shown(f"{each.name} = {each.value or '(empty)'}{where}"))
+        lines.append(_shown(f"  set by    {each.source or 'not recorded'}"))
+        lines += [_shown(f"  replaces  {text or '(empty)'}  from {source}") for source, text in each.replaced]
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+# --- what is asked for -------------------------------------------------------------------------------------------
+
+_PLAN_KEYS = ("engine", "engine_version", "connector", "model")
+
+
+def _of_plan(values: Mapping[str, Provenance], name: str) -> Iterator[Explanation]:
+    provenance = values.get(f"/{name}") if name in _PLAN_KEYS else None
+    if provenance:
+        (source, text), *replaced = provenance
+        yield Explanation(name=name, value=text, source=source, replaced=replaced)
+
+
+def _parted(plan: LaunchPlan, query: str, process: str | None) -> tuple[frozenset[str] | None, str]:
+    """The processes that are meant (None = all), and the name of the value."""
+    target, name = process, query
+    if ":" in query and not query.startswith("-"):
+        target, _, name = query.partition(":")
+    if target is None:
+        return None, name
+    names = plan.process_names()
+    if target in names:
+        return frozenset({target}), name
+    of_role = frozenset(each.name for _, _, each in _processes(plan) if each.role == target)
+    if of_role:
+        return of_role, name
+    raise SpecError(f"the plan has no process {target!r}", remedy=_nearest(target, names))
+
+
+def _unknown(name: str, known: Sequence[str], wanted: frozenset[str] | None) -> PlanError:
+    where = "the plan" if wanted is None else sorted(wanted)[0] if len(wanted) == 1 else "those processes"
+    return PlanError(f"nothing in {where} is called {name!r}", remedy=_nearest(name, known))
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5) or difflib.get_close_matches(
+        plain(name), known, n=1, cutoff=0.5
+    )
+    return f"did you mean {near[0]!r}?" if near else f"it has {', '.join(list(known)[:12])}, …"
+
+
+#: A process's place in the document: index of its rank, its group and itself.
+_Place = tuple[int, int, int]
+
+
+def _processes(plan: LaunchPlan) -> Iterator[tuple[_Place, Group, PlannedProcess]]:
+    for rank_number, rank in enumerate(plan.ranks):
+        for group_number, group in enumerate(rank.groups):
+            for number, process in enumerate(group.processes):
+                yield (rank_number, group_number, number), group, process
+
+
+class _Index:
+    """Provenance by process or group, so that not all pointers are read again for each."""
+
+    def __init__(self, values: Mapping[str, Provenance]) -> None:
+        self._by_prefix: dict[str, dict[tuple[str, ...], Provenance]] = {}
+        for pointer, provenance in values.items():
+            parts = pointer.split("/")
+            depth = 7 if len(parts) > 7 and parts[5] == "processes" else 5
+            rest = tuple(part.replace("~1", "/").replace("~0", "~") for part in parts[depth:])
+            self._by_prefix.setdefault("/".join(parts[:depth]), {})[rest] = provenance
+
+    def values_of(self, place: _Place, group: Group, process: PlannedProcess) -> ProcessValues:
+        """What can be explained of the process at ``place``."""
+        prefix = f"/ranks/{place[0]}/groups/{place[1]}"
+        return ProcessValues(
+            process,
+            group,
+            self._by_prefix.get(f"{prefix}/processes/{place[2]}", {}),
+            self._by_prefix.get(prefix, {}),
+        )
+
+
+def _shown(text: str) -> str:
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
