@@ -5,6 +5,7 @@ On a terminal the console shows them for people, elsewhere as the same JSON line
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable, MutableMapping
@@ -27,7 +28,8 @@ class EventSink:
     def debug(self, event: Event) -> None:
         """To the file alone."""
         if self._file is not None:
-            self._file.write(json.dumps(event, default=str) + "\n")
+            with contextlib.suppress(OSError):  # a full disk must not stop what reports a failure
+                self._file.write(json.dumps(event, default=str) + "\n")
 
     def info(self, event: Event) -> None:
         """To the file and the console."""
@@ -43,7 +45,8 @@ class EventSink:
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):
+                self._file.close()
 
 
 def event_log(

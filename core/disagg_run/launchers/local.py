@@ -17,11 +17,10 @@ import attrs
 
 from disagg_run.errors import RunError
 from disagg_run.planning.document import LaunchPlan
-from disagg_run.running import environment
+from disagg_run.running import environment, proctree
 from disagg_run.running.launch import LaunchOptions
-from disagg_run.running.outcome import Failure
 from disagg_run.running.report import describe
-from disagg_run.running.rundir import RunDir, default_path, new_id
+from disagg_run.running.rundir import RunDir, culprit_of, default_path, new_id
 from disagg_run.running.star_socket import listen
 from disagg_run.running.token import new_token, read_token
 
@@ -29,6 +28,8 @@ from disagg_run.running.token import new_token, read_token
 _OTHERS_S = 6.0
 #: For one that was told to, in seconds; its guardian ends everything below it by then.
 _TOLD_S = 40.0
+#: For what a killed guardian left to be gone, in seconds.
+_SWEEP_S = 5.0
 #: Between two looks where the kernel has no pidfd, in seconds.
 _LOOK_S = 0.05
 
@@ -41,6 +42,7 @@ def start_ranks(plan: LaunchPlan, options: LaunchOptions) -> int:
     run_dir.plan.write_bytes(plan.to_json().encode("utf-8", "surrogatepass"))
     print(f"run directory: {run_dir.path}", file=sys.stderr, flush=True)
     token = read_token(options.token_file, needed=False) or new_token()
+    proctree.become_subreaper()
     with contextlib.ExitStack() as stack:
         sock = stack.enter_context(listen(plan.ranks[0].node.address, 0))
         star = f"{plan.ranks[0].node.address}:{sock.getsockname()[1]}"
@@ -51,7 +53,7 @@ def start_ranks(plan: LaunchPlan, options: LaunchOptions) -> int:
             started.start(words, _agent_env(token, sock.fileno() if rank.rank == 0 else None), sock.fileno())
         sock.close()
         code = started.wait()
-    _say_how(plan, run_dir, code)
+    _say_how(run_dir, code)
     return code
 
 
@@ -126,6 +128,8 @@ class _Started:
             _until_one_ends(running, deadline)
             for child in [each for each in running if each.poll() is not None]:
                 running.remove(child)
+                if child.returncode < 0:
+                    self._sweep()
                 code = code or _exit_code(child.returncode)
                 if code and deadline is None:
                     deadline = time.monotonic() + _OTHERS_S
@@ -133,6 +137,27 @@ class _Started:
                 self.tell(signal.SIGTERM)
                 deadline = time.monotonic() + _TOLD_S
         return code
+
+    def _sweep(self) -> None:
+        """End what a guardian that was killed together with its agent left: we are its subreaper.
+
+        Only what descends from us, carries this run's mark, and belongs to no guardian that still runs.
+        """
+        deadline = time.monotonic() + _SWEEP_S
+        while time.monotonic() < deadline:
+            stats = proctree.snapshot()
+            kept = {child.pid for child in self.children if child.returncode is None}
+            for pid in tuple(kept):
+                kept.update(stat.pid for stat in proctree.descendants(pid, stats))
+            ours = [stat for stat in proctree.descendants(os.getpid(), stats) if stat.pid not in kept and stat.alive]
+            left = [stat for stat in ours if proctree.has_variable(stat.pid, environment.RUN_ID, self.run_id)]
+            if not left:
+                return
+            proctree.send_all(left, signal.SIGKILL)
+            for stat in left:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(stat.pid, os.WNOHANG)
+            time.sleep(_LOOK_S)
 
     def end(self) -> None:
         """End whatever still runs, where something of ours failed in between."""
@@ -167,19 +192,9 @@ def _exit_code(returncode: int) -> int:
     return RunError.exit_code if returncode < 0 else returncode
 
 
-def _say_how(plan: LaunchPlan, run_dir: RunDir, code: int) -> None:
+def _say_how(run_dir: RunDir, code: int) -> None:
     if code == 0:
         return
-    culprit = _culprit(plan, run_dir)
+    culprit = culprit_of(run_dir)
     lines = describe(culprit, run_dir.path) if culprit else [f"error: the run failed; see {run_dir.path}"]
     print("\n".join(lines), file=sys.stderr, flush=True)
-
-
-def _culprit(plan: LaunchPlan, run_dir: RunDir) -> Failure | None:
-    """The culprit that most is known of: as its own rank saw it, else as the first rank that knows one."""
-    seen = {rank.rank: run_dir.culprit(rank.rank) for rank in plan.ranks}
-    first = next((culprit for culprit in seen.values() if culprit is not None), None)
-    if first is None:
-        return None
-    own = seen.get(first.rank)
-    return own if own is not None and (own.rank, own.process) == (first.rank, first.process) else first

@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from disagg_run.errors import CanaryError, DisaggError, RunError, WorkloadError
+from disagg_run.errors import CanaryError, DisaggError, WorkloadError
 from disagg_run.logs import event_log
 from disagg_run.running import environment, teardown
 from disagg_run.running.bringup import BringUp
@@ -22,8 +22,8 @@ from disagg_run.running.console import Console
 from disagg_run.running.first import FirstRank
 from disagg_run.running.gates import Board
 from disagg_run.running.link import Spoke
-from disagg_run.running.outcome import GUARDIAN, RUN, Failure, Verdict, signal_name
-from disagg_run.running.preflight import check_node
+from disagg_run.running.node_setup import prepare
+from disagg_run.running.outcome import GUARDIAN, RUN, Failure, signal_name
 from disagg_run.running.probes import Prober, http_client
 from disagg_run.running.reaper import Reaper
 from disagg_run.running.report import describe
@@ -34,9 +34,10 @@ from disagg_run.running.star_socket import STAR_PORT, listen
 from disagg_run.running.supervisor import Supervisor
 from disagg_run.running.tails import Tails, last_lines
 from disagg_run.running.timing import Timing
+from disagg_run.running.verdict import Verdict
 
 #: Exit codes of a run that a signal ended.
-_SIGNAL_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+_SIGNAL_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 #: For a second signal to mean that the grace is over, in seconds after the first (a terminal and a launcher may both
 #: deliver the first one).
 _SECOND_S = 0.5
@@ -131,6 +132,7 @@ class Agent:
         """From preflight to the last process's end."""
         self.reaper.open()
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._defect)
         for signum in _SIGNAL_CODES:
             loop.add_signal_handler(signum, self._signal, signum)
         self.log.debug(
@@ -158,17 +160,20 @@ class Agent:
                     await asyncio.wait_for(self.verdict.wait(), self.timing.settle_s)
             self.verdict.fail(Failure.of(error, rank=self.rank, process=getattr(error, "process", RUN)))
         except Exception as error:  # noqa: BLE001 - a defect of ours must still end the run everywhere
-            self.log.error("agent.defect", traceback=traceback.format_exc())
-            text = f"the agent of rank {self.rank} failed: {type(error).__name__}: {error}"
-            self.verdict.fail(Failure(rank=self.rank, process=RUN, message=text))
+            self._defect(None, {"exception": error})
+
+    def _defect(self, loop: asyncio.AbstractEventLoop | None, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        what = f"{type(error).__name__}: {error}" if error is not None else str(context.get("message"))
+        trace = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else ""
+        self.log.error("agent.defect", what=what, traceback=trace)
+        text = f"the agent of rank {self.rank} failed: {what}"
+        self.verdict.fail(Failure(rank=self.rank, process=RUN, message=text))
 
     async def _work(self) -> None:
         await self._join()
-        loop = asyncio.get_running_loop()
         with self.reaper.leaving_orphans():
-            await loop.run_in_executor(None, self._prepare)
-        if self.verdict.ended:
-            return
+            await prepare(self.share, self.log.info, self.log.warning)
         for process in self.share.processes():
             if process.kind != "workload":
                 self.spawn(self.bring_up.start(process))
@@ -185,20 +190,6 @@ class Agent:
             given = self.options.star_fd
             await self.link.open(listen(*star) if given is None else socket.socket(fileno=given))
             self.first.register.set(star=f"{star[0]}:{star[1]}")
-
-    def _prepare(self) -> None:
-        check_node(
-            self.share.rank,
-            simulated=self.share.simulated,
-            warn=lambda text: self.log.warning("preflight.warning", what=text),
-        )
-        if self.share.simulated:
-            return  # stand-ins are not the engine that the patches are for
-        for group in self.share.rank.groups:
-            if group.patches:
-                from disagg_run.patching import apply_patches
-
-                apply_patches(group.patches)
 
     # --- how it ends ---------------------------------------------------------------------------------------------
 
@@ -229,7 +220,7 @@ class Agent:
         """Fail the run because of one of this rank's processes, with the end of its log."""
         log = self.supervisor.log_path(process)
         failure = Failure.of(error, rank=self.rank, process=process)
-        self.verdict.fail(attrs.evolve(failure, lines=last_lines(log), log=str(log), **more))
+        self.verdict.fail(attrs.evolve(failure, lines=last_lines(log), log=str(log) if log.exists() else "", **more))
 
     async def _end(self) -> None:
         culprit = self.verdict.culprit
@@ -240,19 +231,18 @@ class Agent:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         left = await self._tear_down(orderly=orderly)
-        if isinstance(self.link, Hub):
-            left += self.link.left
         if left:
-            text = f"teardown left something behind: {'; '.join(left)}"
             self.log.error("teardown.left", what=left)
-            self.verdict.finished = False
-            self.verdict.fail(Failure(rank=self.rank, process=RUN, message=text, exit_code=RunError.exit_code))
-        if isinstance(self.link, Spoke):
-            if self.verdict.culprit is not None:
-                await self.link.told(2 * self.timing.heartbeat_s)
-            await self.link.close(tuple(left))
+            text = f"teardown left something behind: {'; '.join(left)}"
+            self.verdict.spoil(Failure(rank=self.rank, process=RUN, message=text))
+        if isinstance(self.link, Hub):
+            for lost in self.link.lost:
+                self.verdict.spoil(lost)
+            await self.link.close(self.verdict.culprit)
         else:
-            await self.link.close()
+            await self.link.close(
+                left, wait_s=4 * (self.timing.grace_s if orderly else self.timing.failure_grace_s) + 5
+            )
         self._write_down()
         self.tails.close()
         self._report()
@@ -284,9 +274,7 @@ class Agent:
     async def _others(self, grace: float) -> list[str]:
         assert isinstance(self.link, Hub)
         silent = await self.link.settled(3 * grace + 2)
-        for rank in silent:
-            self.log.warning("teardown.unknown", member=rank)
-        return [f"the agent of rank {rank} has not said that it has torn down" for rank in silent]
+        return [*self.link.left, *(f"the agent of rank {rank} has not said that it has torn down" for rank in silent)]
 
     def _write_down(self) -> None:
         for failure in self.verdict.consequences:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from disagg_run.errors import GateTimeout, PreflightError, ProcessDied
 from disagg_run.planning.document import PlannedProcess, Ready
 from disagg_run.running import supervisor
 from disagg_run.running.gates import Stage, join_ports, waits_of
+from disagg_run.running.preflight import held_port
 from disagg_run.running.probes import until_listening, until_ready
 from disagg_run.running.serving import probes_to_repeat
 from disagg_run.running.supervisor import Running
@@ -36,9 +37,9 @@ class BringUp:
         """Wait for what ``process`` waits for, start it, and see that it becomes ready."""
         agent = self._agent
         await agent.board.wait(waits_of(process))
-        await self._reachable(process)
-        running = self.run(process)
         try:
+            await self._reachable(process)
+            running = self.run(process)
             if process.kind == "setup":
                 await self._finish_setup(running)
                 return
@@ -68,16 +69,13 @@ class BringUp:
         agent = self._agent
         if not agent.board.reach(running.name, stage):
             return
-        state = {
-            "process": running.name,
-            "stage": stage,
-            "pid": running.pid,
-            "start": running.stat.start,
-            "since": time.time(),
-        }
-        agent.link.announce(state)
-        if agent.first is not None:
-            agent.first.register.state(state)
+        mark = {"pid": running.pid, "start": running.stat.start, "since": time.time()}
+        self._announce({"process": running.name, "stage": stage, **mark})
+
+    def _announce(self, state: dict[str, Any]) -> None:
+        self._agent.link.announce(state)
+        if self._agent.first is not None:
+            self._agent.first.register.state(state)
 
     async def _reachable(self, process: PlannedProcess) -> None:
         """See that what is ready on other nodes also answers here."""
@@ -136,12 +134,14 @@ class BringUp:
     def _exited(self, running: Running) -> None:
         agent = self._agent
         agent.log.info("process.exited", process=running.name, pid=running.pid, how=str(running.exit))
-        if agent.first is not None:
-            agent.first.register.state({"process": running.name, "exit": str(running.exit)})
+        self._announce({"process": running.name, "exit": str(running.exit)})
         if agent.verdict.ended or running.plan.kind in ("setup", "workload"):
             return
-        ready = agent.board.reached(running.name, "ready")
-        self._blame_exit(running, "while it was needed" if ready else "before it was ready")
+        if agent.board.reached(running.name, "ready"):
+            self._blame_exit(running, "while it was needed")
+            return
+        taken = held_port(running.plan, agent.share.rank.node.address, [stat.pid for stat in running.family()])
+        self._blame_exit(running, f"before it was ready{f': {taken}' if taken else ''}")
 
     def _blame_exit(self, running: Running, when: str) -> None:
         exit_ = running.exit

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from disagg_run.planning.document import PlannedProcess
+if TYPE_CHECKING:
+    from disagg_run.planning.document import PlannedProcess
 
 SEPARATOR = ":"
 

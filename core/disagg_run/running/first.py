@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from disagg_run.errors import WorkloadError
-from disagg_run.running import proctree
+from disagg_run.running.agent_mark import agent_mark
 from disagg_run.running.gates import Stage
 from disagg_run.running.register import Register
 from disagg_run.running.rundir import write_json
@@ -31,18 +30,18 @@ class FirstRank:
         self._hub = hub
         self.register = Register(agent.share, agent.options.run_dir, agent.options.run_id)
         self._serving = False
-        self._started: dict[str, float] = {}
         hub.on_state = self._state
+        hub.on_join = self.register.agent
 
     def _state(self, state: Mapping[str, Any]) -> None:
-        self._agent.board.reach(state["process"], state["stage"])
+        if "stage" in state:
+            self._agent.board.reach(state["process"], state["stage"])
         self.register.state(state)
 
     async def serve(self) -> None:
         """Wait until all is ready, then canary, smoke test and workloads; without these two, serve on."""
         agent = self._agent
-        me = proctree.read(os.getpid())
-        self.register.agent(0, os.getpid(), me.start if me else 0)
+        self.register.agent(0, agent_mark())
         await self._hub.joined()
         ready: Stage = "ready"
         await agent.board.wait([(name, ready) for name, each in agent.share.roster.items() if each.kind != "workload"])

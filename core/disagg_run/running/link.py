@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from disagg_run.errors import GateTimeout, RunError
+from disagg_run.running.agent_mark import agent_mark
 from disagg_run.running.gates import Board
 from disagg_run.running.messages import LIMIT, Message, encode, receive
-from disagg_run.running.outcome import AGENT, Failure, Verdict
+from disagg_run.running.outcome import AGENT, Failure
 from disagg_run.running.timing import Timing
+from disagg_run.running.verdict import Verdict
 
 _AGAIN_S = 0.1
 
@@ -28,8 +30,8 @@ class Spoke:
         self._verdict = verdict
         self._timing = timing
         self._writer: asyncio.StreamWriter | None = None
+        self._over = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._stopped = asyncio.Event()
         self._seen = 0.0
 
     async def open(self, host: str, port: int) -> None:
@@ -51,7 +53,8 @@ class Spoke:
                     ) from None
                 await asyncio.sleep(_AGAIN_S)
         self._writer = writer
-        self._send({"type": "hello", "rank": self._rank, "digest": self._digest, "token": self._token})
+        hello = {"type": "hello", "rank": self._rank, "digest": self._digest, "token": self._token}
+        self._send({**hello, "agent": agent_mark()})
         welcome = await receive(reader)
         if welcome is None or welcome.get("type") != "welcome":
             reason = welcome.get("reason") if welcome else "the token is not the run's"
@@ -69,19 +72,18 @@ class Spoke:
         """Tell rank 0 that something failed here."""
         self._send({"type": "failure", "failure": failure.to_data()})
 
-    async def told(self, timeout_s: float) -> None:
-        """Wait for rank 0's word on how the run ended."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._stopped.wait(), timeout_s)
+    async def close(self, left: Sequence[str], *, wait_s: float) -> None:
+        """Say that this rank has torn down and what is left, and wait for rank 0's last word on how the run ended.
 
-    async def close(self, left: tuple[str, ...] = ()) -> None:
-        """Say that this rank has torn down, and what is left, and hang up."""
+        ``wait_s``: for that word; rank 0 gives it once all ranks have torn down.
+        """
+        self._send({"type": "done", "left": list(left)})
+        if self._tasks:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._over.wait(), wait_s)
         for task in self._tasks:
             task.cancel()
         if self._writer is not None:
-            self._send({"type": "done", "left": list(left)})
-            with contextlib.suppress(OSError, asyncio.TimeoutError):
-                await asyncio.wait_for(self._writer.drain(), 1.0)
             self._writer.close()
 
     def _send(self, message: Message) -> None:
@@ -96,13 +98,21 @@ class Spoke:
             elif message.get("type") == "stop":
                 culprit = message["culprit"]
                 self._verdict.overrule(Failure.from_data(culprit) if culprit else None)
-                self._stopped.set()
+            elif message.get("type") == "bye":
+                if message["culprit"]:
+                    self._verdict.overrule(Failure.from_data(message["culprit"]))
+                self._over.set()
         self._lost("its connection ended")
 
     def _lost(self, how: str) -> None:
-        if not self._stopped.is_set():
-            self._stopped.set()
-            self._verdict.fail(Failure(rank=0, process=AGENT, message=f"the agent of rank 0 is gone: {how}"))
+        if self._over.is_set():
+            return
+        self._over.set()
+        failure = Failure(rank=0, process=AGENT, message=f"the agent of rank 0 is gone: {how}")
+        if self._verdict.ended:
+            self._verdict.spoil(failure)
+        else:
+            self._verdict.fail(failure)
 
     async def _beat(self) -> None:
         loop = asyncio.get_running_loop()

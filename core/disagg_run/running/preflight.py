@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from disagg_run.errors import PreflightError
@@ -41,21 +41,25 @@ def check_node(rank: RankPlan, *, simulated: bool, warn: Callable[[str], None]) 
 
 def check_ports(process: PlannedProcess, address: str) -> None:
     """Refuse to start where another process listens on a port of ``process``; names port, pid, user and command."""
-    ports = planned_ports(process)
+    held = held_port(process, address)
+    if held:
+        raise PreflightError(held, remedy="end that process, or plan another port")
+
+
+def held_port(process: PlannedProcess, address: str, family: Iterable[int] = ()) -> str:
+    """Which port of ``process`` somebody else listens on, and who; "" where none. ``family``: pids that may."""
     own = sockets.numeric(address)
     # Ranks that share a machine have loopback addresses of their own; elsewhere servers bind all addresses.
     shared = sockets.is_loopback(address)
-    for found in sockets.listening(ports):
-        if not shared or found.takes(own):
-            name = next(
-                name
-                for name, first in process.ports.items()
-                if first <= found.port < first + process.port_counts.get(name, 1)
-            )
-            raise PreflightError(
-                f"port {found.port} ({name} of {process.name}) is held on {found.address} by {sockets.holder(found)}",
-                remedy="end that process, or plan another port",
-            )
+    found = [each for each in sockets.listening(planned_ports(process)) if not shared or each.takes(own)]
+    for other in sockets.foreign(found, family):
+        name = next(
+            name
+            for name, first in process.ports.items()
+            if first <= other.port < first + process.port_counts.get(name, 1)
+        )
+        return f"port {other.port} ({name} of {process.name}) is held on {other.address} by {sockets.holder(other)}"
+    return ""
 
 
 def _path_exists(check: Preflight) -> str:

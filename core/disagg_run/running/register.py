@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from disagg_run.running.gates import STAGES
-from disagg_run.running.rundir import RunDir, host_name, write_json
+from disagg_run.running.rundir import RunDir, write_json
 from disagg_run.running.share import Share
 
 #: Seconds in which changes are gathered before the file is written.
@@ -42,9 +43,9 @@ class Register:
         self._data.update(values)
         self._soon()
 
-    def agent(self, rank: int, pid: int, start: int, host: str | None = None) -> None:
+    def agent(self, rank: int, mark: Mapping[str, Any]) -> None:
         """Record a rank's agent."""
-        self._data["agents"][str(rank)] = {"pid": pid, "start": start, "host": host or host_name()}
+        self._data["agents"][str(rank)] = dict(mark)
         self._soon()
 
     def state(self, state: Mapping[str, Any]) -> None:
@@ -59,7 +60,8 @@ class Register:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        write_json(self._path, self._data)
+        with contextlib.suppress(OSError):  # a full disk must not stop the run; the next change tries again
+            write_json(self._path, self._data)
 
     def _soon(self) -> None:
         if self._timer is None:

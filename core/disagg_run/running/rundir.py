@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
-import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from disagg_run.errors import RunError
-from disagg_run.planning.document import LaunchPlan
 from disagg_run.running.outcome import Failure
 
+if TYPE_CHECKING:
+    from disagg_run.planning.document import LaunchPlan
+
 PLAN, RUN = "plan.json", "run.json"
+_RESULT = re.compile(r"result\.rank(\d+)\.json")
 
 
 @attrs.frozen(kw_only=True)
@@ -64,6 +67,11 @@ class RunDir:
                 remedy="name another with --run-dir",
             ) from None
 
+    def ended_ranks(self) -> list[int]:
+        """The ranks that wrote down how the run ended."""
+        found = (_RESULT.fullmatch(each.name) for each in self.path.glob("result.rank*.json"))
+        return sorted(int(match[1]) for match in found if match)
+
     def culprit(self, rank: int) -> Failure | None:
         """The failure that a rank wrote down; None where it wrote none."""
         try:
@@ -71,6 +79,16 @@ class RunDir:
         except (OSError, ValueError):
             return None
         return Failure.from_data(data["culprit"]) if data.get("culprit") else None
+
+
+def culprit_of(run_dir: RunDir) -> Failure | None:
+    """What failed first of all that the ranks wrote down, as its own rank saw it where that one knows more."""
+    known = [culprit for culprit in map(run_dir.culprit, run_dir.ended_ranks()) if culprit is not None]
+    if not known:
+        return None
+    first = min(known, key=lambda culprit: culprit.time)
+    own = run_dir.culprit(first.rank)
+    return own if own is not None and (own.rank, own.process) == (first.rank, first.process) else first
 
 
 def new_id() -> str:
@@ -95,8 +113,3 @@ def write_result(run_dir: RunDir, rank: int, culprit: Failure | None, **more: An
     exit_code = culprit.exit_code if culprit else 0
     data = {"rank": rank, "exit_code": exit_code, "culprit": culprit.to_data() if culprit else None, **more}
     write_json(run_dir.result(rank), {**data, "ended": time.time()})
-
-
-def host_name() -> str:
-    """Name of this machine, so that pids in the run directory are not looked up on another."""
-    return socket.gethostname()

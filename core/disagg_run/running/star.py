@@ -14,8 +14,9 @@ import attrs
 from disagg_run.errors import GateTimeout
 from disagg_run.running.gates import Board, Stage
 from disagg_run.running.messages import LIMIT, Message, encode, receive
-from disagg_run.running.outcome import AGENT, Failure, Verdict
+from disagg_run.running.outcome import AGENT, RUN, Failure
 from disagg_run.running.timing import Timing
+from disagg_run.running.verdict import Verdict
 
 #: For a new connection to say who it is, in seconds.
 _HELLO_S = 5.0
@@ -68,6 +69,10 @@ class Hub:
         self._changed = asyncio.Event()
         #: What other ranks could not end, in words.
         self.left: list[str] = []
+        #: Agents that were lost while the run ended.
+        self.lost: list[Failure] = []
+        #: Called with each agent that joins: its rank and what it says of itself.
+        self.on_join: Callable[[int, Mapping[str, Any]], None] = lambda rank, agent: None
         #: Called with each state of a process of another rank.
         self.on_state: Callable[[Mapping[str, Any]], None] = lambda state: None
 
@@ -93,7 +98,7 @@ class Hub:
 
     def announce(self, state: Mapping[str, Any]) -> None:
         """Tell those ranks that wait for it how far a process has come."""
-        for rank in self._watchers.get(state["process"], ()):
+        for rank in self._watchers.get(state["process"], ()) if "stage" in state else ():
             member = self._members.get(rank)
             if member is not None:
                 self._send(member, {"type": "state", **state})
@@ -115,8 +120,10 @@ class Hub:
             await asyncio.wait_for(self._until(lambda: not self._busy()), timeout_s)
         return self._busy()
 
-    async def close(self) -> None:
-        """Close all connections."""
+    async def close(self, culprit: Failure | None) -> None:
+        """Tell every rank the last word on how the run ended, and close all connections."""
+        for member in self._members.values():
+            self._send(member, {"type": "bye", "culprit": culprit.to_data() if culprit else None})
         if self._beating is not None:
             self._beating.cancel()
         if self._server is not None:
@@ -167,6 +174,9 @@ class Hub:
             return None
         rank = hello.get("rank")
         reason = self._objection(rank, hello.get("digest"))
+        if reason and hello.get("digest") != self._digest:
+            # It holds the run's secret: a rank that was given another plan, and will never join with this one.
+            self._verdict.fail(Failure(rank=0, process=RUN, message=reason))
         if reason:
             self._note("star.refused", peer=peer, reason=reason)
             writer.write(encode({"type": "refused", "reason": reason}))
@@ -177,6 +187,7 @@ class Hub:
         if self._stopped is not None:
             self._send(member, self._stopped)
         self._note("star.joined", member=member.rank, peer=peer)
+        self.on_join(member.rank, hello.get("agent") or {})
         self._changed.set()
         return member
 
@@ -215,9 +226,12 @@ class Hub:
             member.writer.write(encode(message))
 
     def _lost(self, member: Member, how: str) -> None:
-        self._verdict.fail(
-            Failure(rank=member.rank, process=AGENT, message=f"the agent of rank {member.rank} is gone: {how}")
-        )
+        text = f"the agent of rank {member.rank} is gone: {how}"
+        failure = Failure(rank=member.rank, process=AGENT, message=text)
+        if self._stopped is None:
+            self._verdict.fail(failure)
+        else:
+            self.lost.append(failure)
 
     async def _beat(self) -> None:
         loop = asyncio.get_running_loop()
