@@ -251,6 +251,10 @@ class Listener:
     probe: Probe | None = None
     #: Proofs of the same listener that count after ``probe``: a generation through a router.
     further_probes: tuple[Probe, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Flag that tells the program this port, so that one set by hand beside the plan is refused; "" = none does.
+    flag: str = ""
+    #: Key path to the port inside a JSON-valued ``flag``.
+    flag_key: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
     #: Who chose the port; None = the plugin that returns it.
     source: Source | None = None
 

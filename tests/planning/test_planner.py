@@ -22,6 +22,7 @@ from disagg_run import (
     Node,
     ParityError,
     PlanError,
+    PortError,
     ProcessSpec,
     RoleSpec,
     RouterSpec,
@@ -115,6 +116,14 @@ def test_prefill_and_decode_that_differ_are_refused_with_both_values_and_can_be_
         plan(asked, host=HOST)
     made = plan(attrs.evolve(asked, waive=("block-size",)), host=HOST)
     assert [remark.source for remark in made.waived] == ["block-size"]
+
+
+def test_a_port_set_by_hand_beside_the_plan_is_refused() -> None:
+    asked = spec(args=(ArgText(words=("--port", "9000")),))
+    with pytest.raises(PortError, match=r"--port of prefill-0 says '9000' .* but the plan gives it port 8000"):
+        plan(asked, host=HOST)
+    same = plan(spec(args=(ArgText(words=("--port", "8000")),)), host=HOST)
+    assert values(same, "prefill-0", "--port") == ["8000"]
 
 
 def test_an_external_router_is_not_in_the_plan() -> None:

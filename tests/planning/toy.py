@@ -49,7 +49,13 @@ class ToyEngine:
         if ctx.process.kind == "router":
             return [Listener(name="http", default_port=30000, probe=Probe(kind="http", path="/ready", timeout_s=60))]
         listeners = [
-            Listener(name="http", default_port=8000, worker_wide=True, probe=Probe(kind="http", timeout_s=600)),
+            Listener(
+                name="http",
+                default_port=8000,
+                worker_wide=True,
+                probe=Probe(kind="http", timeout_s=600),
+                flag="--port",
+            ),
             Listener(name="internal", relative_to="http", offset=233, count=5),
         ]
         if ctx.process.head and ctx.process.role == "prefill":

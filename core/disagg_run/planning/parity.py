@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -14,6 +14,7 @@ from disagg_run.flags import MergedFlag
 from disagg_run.planning.document import Remark
 from disagg_run.planning.environment import MergedEnv
 from disagg_run.planning.resolve import in_range
+from disagg_run.planning.values import flag_value
 from disagg_run.records import SharedValue
 from disagg_run.sources import CORE_DEFAULT, Source
 
@@ -73,25 +74,12 @@ def _value(shared: SharedValue, side: Side) -> tuple[Any, Source | str]:
     if shared.env:
         provenance = side.env.provenance.get(f"env/{shared.env}")
         return (side.env.env.get(shared.env), provenance[0][0]) if provenance else (None, CORE_DEFAULT)
+    value, source = flag_value(side.flags, side.catalogue, shared.flag, shared.key)
+    if value is not None:
+        return value, source
     spec = side.catalogue.lookup(shared.flag) if side.catalogue else None
-    for flag in side.flags:
-        if flag.name == shared.flag or (
-            spec is not None and side.catalogue and side.catalogue.lookup(flag.name) is spec
-        ):
-            return _flag_value(shared, flag)
-    default = getattr(spec, "default", None)
+    default = None if shared.key else getattr(spec, "default", None)
     return (None if default is None else _comparable(default)), f"the engine's own default of {shared.flag}"
-
-
-def _flag_value(shared: SharedValue, flag: MergedFlag) -> tuple[Any, Source]:
-    if not shared.key:
-        if flag.json is not None:
-            return flag.json, flag.source
-        return (" ".join(flag.values) if flag.values else flag.name), flag.source
-    value: Any = flag.json
-    for part in shared.key:
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value, flag.leaf_sources.get(".".join(shared.key), flag.source)
 
 
 def _comparable(default: Any) -> str:

@@ -21,7 +21,7 @@ from disagg_run.planning.commands import (
 from disagg_run.planning.contexts import ROUTER, Basis, process_context, processes_by_rank
 from disagg_run.planning.document import LaunchPlan, Remark
 from disagg_run.planning.parity import Side, check_parity
-from disagg_run.planning.readiness import check_listeners
+from disagg_run.planning.readiness import check_listeners, check_told_ports
 from disagg_run.planning.resolve import engine_version, model_path, model_row, with_tensor_parallel
 from disagg_run.planning.services import ServiceDraft, collect_services, finish_service
 from disagg_run.ports import Allocation, PortRequest, allocate
@@ -161,13 +161,16 @@ class _Planning:
     def _process(self, ctx: ProcessContext, listeners: tuple[tuple[str, Listener], ...]) -> ProcessDraft:
         router = ctx.process.kind == "router"
         answered = self.selection.router_command(ctx) if router else self.selection.server_command(ctx)
+        program = self.programs["router" if router else "server"]
         built = build_command(
             self.selection,
             ctx,
-            self.programs["router" if router else "server"],
+            program,
             command=answered.record,
             asked=asked_args(ctx.spec, ctx),
         )
+        records = tuple(record for _, record in listeners)
+        check_told_ports(records, ctx.ports, built.flags, program.catalogue, ctx.process.name)
         for text in built.warnings:
             self.warnings.setdefault(text, Remark(message=text))
         image = built.image or (ctx.spec.router.image if router else None)
@@ -177,7 +180,7 @@ class _Planning:
             exec=self._simulated(ctx, built) if ctx.spec.simulate else (),
             env=build_env(self.selection, ctx),
             ports=ctx.ports,
-            listeners=tuple(record for _, record in listeners),
+            listeners=records,
             flags=built.flags,
             provenance=built.provenance,
             image=image,

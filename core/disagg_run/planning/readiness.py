@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from disagg_run.errors import PlanError, PluginError
+from disagg_run.catalogue import Catalogue
+from disagg_run.errors import PlanError, PluginError, PortError
+from disagg_run.flags import MergedFlag
 from disagg_run.planning.document import After, PlannedProcess, Ready
+from disagg_run.planning.values import flag_value
 from disagg_run.records import Listener
 
 #: Setup commands are short; one that hangs must not hold nodes (seconds).
@@ -50,6 +53,28 @@ def check_listeners(listeners: Sequence[tuple[str, Listener]], process: str, *, 
             f"no plugin names the listener 'http' of {process} in disagg_readiness",
             remedy="the engine plugin must say where a worker's head and the router serve HTTP",
         )
+
+
+def check_told_ports(
+    listeners: Iterable[Listener],
+    ports: Mapping[str, int],
+    flags: Iterable[MergedFlag],
+    catalogue: Catalogue | None,
+    process: str,
+) -> None:
+    """Refuse a command that tells a program another port than the plan's probes, router and port table have."""
+    flags = tuple(flags)
+    for listener in listeners:
+        if not listener.flag:
+            continue
+        told, source = flag_value(flags, catalogue, listener.flag, listener.flag_key)
+        port = ports[listener.name]
+        if told is not None and str(told) != str(port):
+            raise PortError(
+                f"{listener.flag} of {process} says {told!r} ({source}) but the plan gives it port {port} as"
+                f" {listener.name!r}",
+                remedy="leave the flag out and set the port by its option or setting, which tells everybody",
+            )
 
 
 def order(

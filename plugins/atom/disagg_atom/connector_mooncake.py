@@ -70,6 +70,8 @@ def handshake(ctx: ProcessContext) -> Listener:
         count=role.pp * role.dp * (role.tp or 1),
         pinned=port is not None,
         source=_own() if port is None else ctx.source("handshake_port"),
+        flag="--kv-transfer-config",
+        flag_key=("handshake_port",),
     )
 
 

@@ -54,6 +54,7 @@ def server_listeners(ctx: ProcessContext) -> Iterator[Listener]:
             served_model=models.served_name(ctx),
         ),
         source=http_source(ctx),
+        flag="--server-port",
     )
     if models.dp_ranks(ctx.role_spec) > 1:
         yield Listener(name="dp_master", default_port=DP_MASTER_PORT)
@@ -78,6 +79,7 @@ def router_listeners(ctx: ProcessContext) -> Iterator[Listener]:
         probe=Probe(kind="http", path="/v1/models", timeout_s=timeout, served_model=served),
         further_probes=(Probe(kind="generation", path="/v1/completions", timeout_s=timeout, served_model=served),),
         source=source,
+        flag="--port",
     )
     metrics = ctx.setting("prometheus_port")
     yield Listener(
@@ -85,4 +87,5 @@ def router_listeners(ctx: ProcessContext) -> Iterator[Listener]:
         default_port=PROMETHEUS_PORT if metrics is None else metrics,
         pinned=metrics is not None,
         source=None if metrics is None else ctx.source("prometheus_port"),
+        flag="--prometheus-port",
     )
