@@ -153,6 +153,15 @@ def test_models_are_listed_with_versions_and_place(capsys: pytest.CaptureFixture
     assert "atom-disagg" in {row["engine"] for row in rows}
 
 
+def test_a_value_is_explained_with_its_source_and_what_it_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = ran(capsys, "explain", *ASKED, "--set", "block_size=32", "decode:block-size", "http")
+    assert "--block-size = 32  (decode-0)\n  set by    command line --set\n  replaces  16  from engine default" in out
+    assert "http = 30000  (router)" in out
+    answers = json.loads(ran(capsys, "explain", *ASKED, "--format", "json", "--", "--block-size")[0])
+    assert answers[0]["processes"] == ["prefill-0", "decode-0"]
+    assert answers[0]["source"] == "engine default (plugin atom-disagg)"
+
+
 def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -109,6 +109,12 @@ def test_options_before_a_command_are_refused_with_the_right_order() -> None:
         (["plan", "--engin", "x"], 2, "unknown option '--engin': did you mean '--engine'?"),
         (["plan", "--zzz"], 2, "unknown option '--zzz': see disagg-run plan --help"),
         (["plan", "--engine"], 2, "option '--engine' requires an argument: see disagg-run plan --help"),
+        (
+            ["explain", "--cudagraph-sizes"],
+            2,
+            "unknown option '--cudagraph-sizes': ask for a flag of the engine without",
+        ),
+        (["explain", *ASKED[1:], "blok-size"], 5, "nothing in the plan is called 'blok-size': did you mean '--block-"),
         (["plan", "extra"], 2, "got unexpected extra argument (extra): see disagg-run plan --help"),
         (["plam"], 2, "unknown command 'plam': did you mean 'plan'?"),
         (["launch-it"], 2, "unknown command 'launch-it': commands are plan, "),

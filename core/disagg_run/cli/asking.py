@@ -42,7 +42,7 @@ class GroupedHelp(click.Command):
         """Write the options, heading by heading."""
         rows: dict[str, list[tuple[str, str]]] = {"Options": []}
         for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
+            record = None if isinstance(param, click.Argument) else param.get_help_record(ctx)
             if record is not None:
                 rows.setdefault(getattr(param, "heading", "Options"), []).append(record)
         for heading, records in rows.items():

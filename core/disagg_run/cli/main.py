@@ -19,6 +19,7 @@ from disagg_run.errors import DisaggError, UsageError
 #: Commands: module below ``disagg_run.cli``, its click command, what it does. A module is imported when it is needed.
 COMMANDS = {
     "plan": ("plan:command", "make the plan and print it; start nothing"),
+    "explain": ("explain:command", "say who set a value of the plan, and what it replaced"),
     "engines": ("engines:command", "list engines and the other plugins, or show one"),
     "models": ("models:command", "list the models that an engine knows"),
     "catalogue": ("catalogue:command", "take the flags that an installed engine or router knows"),
@@ -135,19 +136,23 @@ def _run(words: list[str]) -> int:
     except click.exceptions.Abort:
         return 130
     except click.ClickException as error:
-        named = f" {words[0]}" if words and words[0] in COMMANDS else ""
-        raise usage_error(error, f"see disagg-run{named} --help") from None
+        raise usage_error(error, words) from None
     return result if isinstance(result, int) else 0
 
 
-def usage_error(error: click.ClickException, where_to_look: str) -> UsageError:
+def usage_error(error: click.ClickException, words: Sequence[str]) -> UsageError:
     """A complaint of click in our words: one lower-case sentence, then the remedy."""
+    named = f" {words[0]}" if words and words[0] in COMMANDS else ""
+    remedy = f"see disagg-run{named} --help"
     if isinstance(error, click.NoSuchOption):
         near = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1)
-        remedy = f"did you mean {near[0]!r}?" if near else where_to_look
+        if near:
+            remedy = f"did you mean {near[0]!r}?"
+        elif named == " explain":
+            remedy = f"ask for a flag of the engine without its dashes, {error.option_name.lstrip('-')!r}"
         return UsageError(f"unknown option {error.option_name!r}", remedy=remedy)
     message = one_line(error.format_message()).rstrip(".")
-    return UsageError(message[:1].lower() + message[1:], remedy=where_to_look)
+    return UsageError(message[:1].lower() + message[1:], remedy=remedy)
 
 
 def entry() -> None:

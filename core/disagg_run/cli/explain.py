@@ -1,0 +1,43 @@
+"""``disagg-run explain``: who set a value of the plan, and what it replaced."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from disagg_run.cli.asking import GroupedHelp, asking_options
+from disagg_run.cli.output import emit
+from disagg_run.cli.plan import make_plan
+
+
+@click.command("explain", cls=GroupedHelp, params=[*asking_options()])
+@click.argument("queries", metavar="QUERY…", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--process", metavar="NAME", help="only this process or role: decode-0, prefill")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="default: text")
+def command(queries: tuple[str, ...], process: str | None, form: str, **given: Any) -> None:
+    """Say who set a value of the plan, and what it replaced.
+
+    QUERY: a flag without its dashes (or behind --), a key of a JSON flag (kv-config.kv_role), a variable, a
+    port's listener (http), after, ready, gpus, a patch, engine, engine_version, connector, model. prefill: or
+    decode-0: before it narrows it.
+    """
+    from disagg_run.explain import explain, render_explanations
+
+    plan = make_plan(given)
+    found = [answer for query in queries for answer in explain(plan, query, process=process)]
+    if form == "text":
+        emit(render_explanations(found))
+        return
+    answers = [
+        {
+            "name": each.name,
+            "value": each.value,
+            "processes": list(each.processes),
+            "source": str(each.source) if each.source else None,
+            "replaced": [{"value": text, "source": str(source)} for source, text in each.replaced],
+        }
+        for each in found
+    ]
+    emit(json.dumps(answers, ensure_ascii=False, indent=1) + "\n")
