@@ -1,0 +1,1 @@
+"""The toy engine's plugin for disagg-run."""
