@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -20,7 +21,7 @@ from disagg_run.planning.document import (
     Ready,
     SourceTable,
 )
-from disagg_run.records import Patch
+from disagg_run.records import CatalogueRef, Patch
 from disagg_run.sources import Layer, Source
 from disagg_run.spec.model import Node
 
@@ -139,6 +140,22 @@ def test_a_flag_is_explained_with_what_it_replaced_and_equal_processes_stand_tog
 @pytest.mark.parametrize("query", ["--block_size", "block-size", "-block-size"])
 def test_a_flag_is_found_by_any_spelling(query: str) -> None:
     assert [found.name for found in explain(PLAN, query)] == ["--block-size", "--block-size"]
+
+
+def test_a_flag_is_found_by_its_alias_and_its_negation_where_the_engines_catalogue_knows_them(tmp_path: Path) -> None:
+    flags: list[dict[str, Any]] = [
+        {"names": ["--block-size", "--bs"], "arity": 1, "type": "int", "kind": "int"},
+        {"names": ["--slow", "--fast"], "arity": 0},
+        {"names": ["--transfer", "--link"], "arity": 1, "type": "json.loads", "kind": "json"},
+    ]
+    file = tmp_path / "toy.json"
+    file.write_text(json.dumps({"schema": 1, "command": "toy-server", "version": "1.0", "flags": flags}))
+    refs = [CatalogueRef(program="server", version="1.0", file=file)]
+    assert [found.name for found in explain(PLAN, "--bs", catalogues=refs)] == ["--block-size", "--block-size"]
+    assert one("slow", catalogues=refs).name == "--fast"
+    assert one("--transfer.size", catalogues=refs).name == "--link.size"
+    with pytest.raises(PlanError, match="nothing in the plan is called '--bs'"):
+        explain(PLAN, "--bs")
 
 
 def test_one_process_or_one_role_can_be_asked_for() -> None:

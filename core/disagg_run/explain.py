@@ -7,19 +7,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
+from disagg_run.catalogue import pick_catalogue
 from disagg_run.errors import PlanError, SpecError
 from disagg_run.explain_values import Explanation, ProcessValues, plain
 from disagg_run.planning.document import Group, LaunchPlan, PlannedProcess, Provenance
+from disagg_run.records import CatalogueRef
 
 __all__ = ["Explanation", "explain", "render_explanations"]
 
 
-def explain(plan: LaunchPlan, query: str, *, process: str | None = None) -> tuple[Explanation, ...]:
+def explain(
+    plan: LaunchPlan, query: str, *, process: str | None = None, catalogues: Iterable[CatalogueRef] = ()
+) -> tuple[Explanation, ...]:
     """Say who set what ``query`` names; processes with the same answer stand in one explanation.
 
     ``query``: a flag (with or without its dashes, ``_`` for ``-``), a key of a JSON flag (``--kv-config.kv_role``), a
     variable, a listener (``http``), ``after``, ``ready``, ``gpus``, a patch, or ``engine``, ``engine_version``,
     ``connector``, ``model``. ``process`` or a prefix ``prefill-0:`` narrows it to one process, ``prefill:`` to a role.
+    With the engine's ``catalogues`` a flag is also found by an alias or its negation, where the plan has the other.
 
     Raises PlanError where the plan has no sources, or nothing of that name (the nearest is named); SpecError where it
     has no such process.
@@ -33,9 +38,12 @@ def explain(plan: LaunchPlan, query: str, *, process: str | None = None) -> tupl
     wanted, name = _parted(plan, query, process)
     answers: dict[Explanation, list[str]] = {}
     asked = [each for each in _processes(plan) if wanted is None or each[2].name in wanted]
-    for place, group, planned in asked:
-        for answer in index.values_of(place, group, planned).answers(name):
-            answers.setdefault(answer, []).append(planned.name)
+    for spelling in (name, *_other_spellings(name, catalogues, plan.engine_version)):
+        for place, group, planned in asked:
+            for answer in index.values_of(place, group, planned).answers(spelling):
+                answers.setdefault(answer, []).append(planned.name)
+        if answers:
+            break
     found = [attrs.evolve(answer, processes=names) for answer, names in answers.items()]
     if wanted is None:
         found += _of_plan(plan.sources.values, name)
@@ -82,6 +90,18 @@ def _parted(plan: LaunchPlan, query: str, process: str | None) -> tuple[frozense
     if of_role:
         return of_role, name
     raise SpecError(f"the plan has no process {target!r}", remedy=_nearest(target, names))
+
+
+def _other_spellings(name: str, catalogues: Iterable[CatalogueRef], version: str) -> Iterator[str]:
+    """The flag's aliases and negations, with the JSON key that was asked for; read only where they are needed."""
+    refs = tuple(catalogues)
+    base, dot, key = name.partition(".")
+    dashed = base if base.startswith("-") else f"--{base}"
+    for program in dict.fromkeys(ref.program for ref in refs):
+        picked = pick_catalogue(refs, program, version)
+        spec = picked[0].lookup(dashed) if picked else None
+        if spec is not None:
+            yield from (f"{other}{dot}{key}" for other in (*spec.names, *sorted(spec.negations)))
 
 
 def _unknown(name: str, known: Sequence[str], wanted: frozenset[str] | None) -> PlanError:

@@ -19,6 +19,7 @@ from disagg_run.planning.document import Group, LaunchPlan, PlannedProcess, Rank
 from disagg_run.render.shell_text import CLEAN, FRAME, PROBES
 from disagg_run.render.shell_waits import Whereabouts, start_order
 
+_SHORT_FLAG = re.compile(r"-[A-Za-z]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -95,11 +96,22 @@ def _become(process: PlannedProcess, how: str) -> Iterator[str]:
     words += [f"-u {name}" for name in process.unset if name not in process.env]
     words.append("--")
     words += [f"{name}={value}" for name, value in _values(process).items()]
-    argv = [shlex.quote(word) for word in process.argv]
+    argv = _phrases(process.argv)
     if "=" in process.argv[0]:
         # env would take such a program for one more variable.
-        argv = ["nice -n 0 --", *argv]
+        argv[0] = f"nice -n 0 -- {argv[0]}"
     yield " \\\n    ".join([*words, *argv])
+
+
+def _phrases(argv: Iterable[str]) -> list[str]:
+    """The quoted words, a flag and its values together, for a line each."""
+    phrases: list[str] = []
+    for word in argv:
+        if not phrases or word.startswith("--") or _SHORT_FLAG.match(word):
+            phrases.append(shlex.quote(word))
+        else:
+            phrases[-1] += f" {shlex.quote(word)}"
+    return phrases
 
 
 def _values(process: PlannedProcess) -> dict[str, str]:
