@@ -82,16 +82,12 @@ def test_output_goes_to_files_in_the_form_of_their_suffix(capsys: pytest.Capture
         subprocess.run(["bash", "-n", script], check=True)
 
 
-def test_every_option_is_taken_by_the_command_line_and_has_its_source(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    samples = {"int": "2", "float": "0.5", "sizes": "2", "rate": "2", "nodes": "n0", "settings": "a=b", "env": "A=b"}
+def test_every_option_is_taken_by_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     for option in OPTIONS:
-        value = (
-            [] if option.type == "bool" else [option.choices[0] if option.choices else samples.get(option.type, "x")]
-        )
-        twice = 2 if option.type in REPEATABLE else 1
-        main(["plan", "--engine", "atom-disagg", *[option.flag, *value] * twice, "--zzz"])
+        given = [option.flag] if option.type == "bool" else [option.flag, "x"]
+        # What cannot be parsed is complained of before anything is read, so the last word's complaint shows that the
+        # words before it were taken.
+        assert main(["plan", *given * (2 if option.type in REPEATABLE else 1), "--zzz"]) == 2
         assert "unknown option '--zzz'" in capsys.readouterr().err, option.flag
 
 

@@ -16,6 +16,8 @@ from disagg_run.host import Host, build_host
 from disagg_run.records import Engine, Extension, ModelRow, Setting
 from disagg_run.sources import Layer
 from disagg_run.spec.model import LaunchSpec, Node
+from disagg_run.spec.option import Option
+from disagg_run.spec.options import OPTIONS
 from disagg_run.spec.reading import read_spec
 
 
@@ -244,6 +246,29 @@ def test_the_whole_core_contract_is_read(host: Host) -> None:
     assert (bench.range_ratio, bench.prompts_multiplier) == (1.0, 3)
     assert spec.source("engine").where == "ENGINE"
     assert {source.layer for source in spec.sources.values()} == {Layer.CONTRACT}
+
+
+SAMPLES = {"int": "2", "float": "0.5", "bool": "yes", "sizes": "2", "rate": "2", "nodes": "n0", "settings": "sizes=1"}
+SAMPLES |= {"env": "NAME=x"}
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key_text)
+def test_every_option_can_be_given_in_every_layer(host: Host, option: Option) -> None:
+    special = {"engine": "toy-disagg", "model": "toy-model", "connector": "toy", "router.mode": "external"}
+    text = special.get(option.key_text) or SAMPLES.get(option.type, "x")
+    name, _, value = text.rpartition("=")
+    variable = f"{option.variable}_{name.upper()}" if name else option.variable
+    ways: list[tuple[dict[str, str], dict[str, str], str]] = [
+        ({option.dotted: text}, {}, option.flag),
+        ({}, {variable: value}, variable),
+        *(({}, {contract: text}, contract) for contract in option.contract),
+    ]
+    for options, environ, where in ways:
+        base = {key: value for key, value in BASE.items() if key != option.key_text}
+        spec = read_spec(options={**base, **options}, recipe=None, environ=environ, host=host)
+        for field in option.fields:
+            found = {source.where for path, source in spec.sources.items() if path.startswith(".".join(field))}
+            assert where in found
 
 
 def test_a_run_file_can_be_named_by_a_variable(host: Host, tmp_path: Path) -> None:

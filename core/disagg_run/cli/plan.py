@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,8 @@ def render(plan: LaunchPlan, form: str) -> str:
     from disagg_run.render import documents
 
     if form == "json":
-        return documents.render_json(plan, indent=1)
+        # Indented for eyes only: json's fast encoder knows no indent, and a plan of 1,024 nodes has megabytes.
+        return documents.render_json(plan, indent=1 if sys.stdout.isatty() else None)
     try:
         return documents.render_yaml(plan)
     except UnicodeEncodeError:
