@@ -14,36 +14,21 @@ A listener moves with everything that is ``relative_to`` it, and a ``worker_wide
 from __future__ import annotations
 
 import bisect
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import attrs
 
 from disagg_run.errors import PortError
-from disagg_run.records import Listener
+from disagg_run.port_units import LAST_PORT, Member, PortRequest, Unit, asked_by, check_apart, port_run, port_units
 from disagg_run.spec.model import as_tuple, frozen_map
+
+__all__ = ["DEFAULT_EPHEMERAL", "Allocation", "PortRequest", "PortRow", "allocate"]
 
 #: Linux's default net.ipv4.ip_local_port_range.
 DEFAULT_EPHEMERAL = (32768, 60999)
-LAST_PORT = 65535
 #: Below it, ports are for root.
 FIRST_FREE_PORT = 1024
-
-
-@attrs.frozen(kw_only=True)
-class PortRequest:
-    """What one process opens."""
-
-    #: Name of the process, unique in the launch.
-    process: str
-    #: Rank of its node.
-    rank: int
-    #: Name shared by the processes of one worker (head and followers); None for others.
-    worker: str | None = None
-    listeners: tuple[Listener, ...] = attrs.field(converter=as_tuple)
-    #: Plugin that asked, for messages; a listener's own source says more.
-    plugin: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -73,47 +58,12 @@ class Allocation:
 
 
 @attrs.frozen
-class _Member:
-    """One listener of one process, at a fixed distance from its unit's base."""
-
-    request: PortRequest
-    listener: Listener
-    offset: int
-
-    def at(self, base: int) -> tuple[int, int]:
-        """First and last port with the unit at ``base``."""
-        return base + self.offset, base + self.offset + self.listener.count - 1
-
-    def __str__(self) -> str:
-        return f"{self.request.process} {self.listener.name}"
-
-
-@attrs.define
-class _Unit:
-    """What moves together: a listener, all that is derived from it, and its like on the worker's other nodes."""
-
-    default: int
-    #: The member whose port the user fixed.
-    pinned: _Member | None
-    members: list[_Member]
-    base: int = 0
-
-    @property
-    def step(self) -> int:
-        """Distance of one move: the width, rounded up so that moved ports are easy to tell."""
-        low = min(member.offset for member in self.members)
-        width = max(member.at(0)[1] for member in self.members) - low + 1
-        rounding = 1 if width == 1 else 10 if width <= 100 else 100
-        return -(-width // rounding) * rounding
-
-
-@attrs.frozen
 class _Taken:
     """A run of ports of one node that is not free; ``owner`` None = something that already listens there."""
 
     first: int
     last: int
-    owner: _Member | None
+    owner: Member | None
 
 
 class _NodePorts:
@@ -130,7 +80,7 @@ class _NodePorts:
             return self._taken[index]
         return None
 
-    def take(self, first: int, last: int, owner: _Member) -> None:
+    def take(self, first: int, last: int, owner: Member) -> None:
         bisect.insort(self._taken, _Taken(first, last, owner), key=lambda run: run.first)
 
 
@@ -150,9 +100,9 @@ def allocate(
     requests = tuple(requests)
     ranks = {request.rank for request in requests}
     nodes = {rank: _NodePorts(busy.get(rank, ()), ephemeral.get(rank, DEFAULT_EPHEMERAL)) for rank in ranks}
-    units = _units(requests)
+    units = port_units(requests)
     for unit in units:
-        _check_apart(unit)
+        check_apart(unit)
         if unit.pinned is not None:
             _take_pinned(unit, unit.pinned, nodes)
     waiting, met_busy = [], []
@@ -172,130 +122,10 @@ def allocate(
     return _allocation(requests, units, warnings)
 
 
-# --- units -------------------------------------------------------------------------------------------------------
-
-
-def _units(requests: Sequence[PortRequest]) -> list[_Unit]:
-    """The listeners of all requests, sorted into what moves together, in order of their first appearance."""
-    named = [_by_name(request) for request in requests]
-    wide = _wide_roots(requests, named)
-    units: dict[tuple[str, str, str], _Unit] = {}
-    for request, own in zip(requests, named, strict=True):
-        for listener in request.listeners:
-            root, offset = _root(request, listener, own, wide)
-            is_wide = (request.worker, root.name) in wide
-            owner = ("worker", request.worker or "") if is_wide else ("process", request.process)
-            unit = units.setdefault((*owner, root.name), _Unit(root.default_port, None, []))
-            member = _Member(request, listener, offset)
-            if listener.count:
-                unit.members.append(member)
-            if listener is root and listener.pinned:
-                _pin(unit, member)
-    return [unit for unit in units.values() if unit.members]
-
-
-def _by_name(request: PortRequest) -> dict[str, Listener]:
-    named: dict[str, Listener] = {}
-    for listener in request.listeners:
-        if listener.name in named:
-            raise PortError(
-                f"{request.process} has two listeners called {listener.name!r}"
-                f" (from {_origin(request, named[listener.name])} and {_origin(request, listener)})",
-                remedy="give each listener of a process a name of its own",
-            )
-        if listener.count < 0:
-            raise PortError(
-                f"listener {listener.name!r} of {request.process} has count {listener.count}"
-                f" (from {_origin(request, listener)})",
-                remedy="a count is 0 or more",
-            )
-        named[listener.name] = listener
-    return named
-
-
-def _wide_roots(
-    requests: Sequence[PortRequest], named: Sequence[Mapping[str, Listener]]
-) -> dict[tuple[str | None, str], Listener]:
-    """By worker and name, the listeners that all of a worker's processes have at one number.
-
-    A listener that is derived from another makes that one worker-wide too: they move together.
-    """
-    wide: dict[tuple[str | None, str], Listener] = {}
-    for request, own in zip(requests, named, strict=True):
-        for listener in request.listeners if request.worker is not None else ():
-            if not listener.worker_wide:
-                continue
-            root, steps = listener, 0
-            while root.relative_to in own and steps < len(own):
-                root, steps = own[root.relative_to], steps + 1
-            if not root.relative_to:
-                wide.setdefault((request.worker, root.name), root)
-    return wide
-
-
-def _root(
-    request: PortRequest,
-    listener: Listener,
-    own: Mapping[str, Listener],
-    wide: Mapping[tuple[str | None, str], Listener],
-) -> tuple[Listener, int]:
-    """The listener that ``listener`` is derived from in the end, and the distance to it.
-
-    A follower may derive from a worker-wide listener that stands only with the head.
-    """
-    offset, at, seen = 0, listener, [listener.name]
-    while at.relative_to:
-        offset += at.offset
-        base = own.get(at.relative_to) or wide.get((request.worker, at.relative_to))
-        if base is None or base.name in seen:
-            problem = "which it does not have" if base is None else "which is derived from it"
-            raise PortError(
-                f"listener {at.name!r} of {request.process} is derived from {at.relative_to!r}, {problem}"
-                f" (from {_origin(request, at)})",
-                remedy=f"its listeners are {', '.join(own)}",
-            )
-        at = base
-        seen.append(at.name)
-    if not 1 <= at.default_port <= LAST_PORT:
-        raise PortError(
-            f"port {at.default_port} of listener {at.name!r} of {request.process} is not within 1 to {LAST_PORT}"
-            f" (from {_origin(request, at)})",
-            remedy="give it another port" if at.pinned else "the plugin must name a default port",
-        )
-    return at, offset
-
-
-def _pin(unit: _Unit, member: _Member) -> None:
-    port = member.listener.default_port
-    if unit.pinned is not None and unit.default != port:
-        raise PortError(
-            f"{unit.pinned} is fixed at port {unit.default} and {member} at {port}, but a worker has one port for both",
-            remedy="fix the same port for the whole worker",
-        )
-    unit.default, unit.pinned = port, unit.pinned or member
-
-
-def _check_apart(unit: _Unit) -> None:
-    """Refuse members that overlap wherever their unit goes."""
-    by_rank: dict[int, list[_Member]] = {}
-    for member in unit.members:
-        by_rank.setdefault(member.request.rank, []).append(member)
-    for rank, members in by_rank.items():
-        members.sort(key=lambda member: member.offset)
-        for before, after in itertools.pairwise(members):
-            if before.at(0)[1] >= after.offset:
-                raise PortError(
-                    f"{before} (ports {_run(*before.at(unit.default))}) and {after} (ports"
-                    f" {_run(*after.at(unit.default))}) overlap on rank {rank} wherever they are put"
-                    f" (from {_origin(before.request, before.listener)})",
-                    remedy="their distance or count is wrong in the plugin, or a size asked for is too large for it",
-                )
-
-
 # --- places ------------------------------------------------------------------------------------------------------
 
 
-def _first_clash(unit: _Unit, base: int, nodes: Mapping[int, _NodePorts]) -> tuple[_Member, _Taken | None] | None:
+def _first_clash(unit: Unit, base: int, nodes: Mapping[int, _NodePorts]) -> tuple[Member, _Taken | None] | None:
     """The first member that cannot be at ``base``, with what is in its way (None = no such port)."""
     for member in unit.members:
         first, last = member.at(base)
@@ -307,22 +137,22 @@ def _first_clash(unit: _Unit, base: int, nodes: Mapping[int, _NodePorts]) -> tup
     return None
 
 
-def _take(unit: _Unit, base: int, nodes: Mapping[int, _NodePorts]) -> None:
+def _take(unit: Unit, base: int, nodes: Mapping[int, _NodePorts]) -> None:
     unit.base = base
     for member in unit.members:
         nodes[member.request.rank].take(*member.at(base), member)
 
 
-def _take_pinned(unit: _Unit, pinned: _Member, nodes: Mapping[int, _NodePorts]) -> None:
+def _take_pinned(unit: Unit, pinned: Member, nodes: Mapping[int, _NodePorts]) -> None:
     clash = _first_clash(unit, unit.default, nodes)
     if clash is not None:
         raise _pinned_clash(pinned, unit.default, *clash)
     _take(unit, unit.default, nodes)
 
 
-def _pinned_clash(pinned: _Member, port: int, member: _Member, taken: _Taken | None) -> PortError:
-    ports, rank = _run(*member.at(port)), member.request.rank
-    why = f"{pinned} is fixed at {port} ({_origin(pinned.request, pinned.listener)})"
+def _pinned_clash(pinned: Member, port: int, member: Member, taken: _Taken | None) -> PortError:
+    ports, rank = port_run(*member.at(port)), member.request.rank
+    why = f"{pinned} is fixed at {port} ({asked_by(pinned.request, pinned.listener)})"
     if taken is None:
         return PortError(
             f"{member} would need port {ports}, which is not within 1 to {LAST_PORT}: {why}", remedy="fix another port"
@@ -332,16 +162,16 @@ def _pinned_clash(pinned: _Member, port: int, member: _Member, taken: _Taken | N
             f"{member} needs port {ports} on rank {rank}, but something already listens on {taken.first} there: {why}",
             remedy="end what listens there, or fix another port",
         )
-    same = taken.owner.listener.name == member.listener.name
+    same, held = taken.owner.listener.name == member.listener.name, port_run(taken.first, taken.last)
     return PortError(
-        f"{taken.owner} (port {_run(taken.first, taken.last)}) and {member} (port {ports}) clash on rank {rank}: {why}",
+        f"{taken.owner} (port {held}) and {member} (port {ports}) clash on rank {rank}: {why}",
         remedy="leave the port open, so that the second worker of a node moves, or give each worker nodes of its own"
         if same
         else "fix ports that are further apart, or leave one open",
     )
 
 
-def _search(unit: _Unit, nodes: Mapping[int, _NodePorts]) -> int:
+def _search(unit: Unit, nodes: Mapping[int, _NodePorts]) -> int:
     """The first base above the default where all members are free, by whole steps; else the first from 1024 up."""
     low = FIRST_FREE_PORT - min(member.offset for member in unit.members)
     top = LAST_PORT - max(member.at(0)[1] for member in unit.members)
@@ -359,7 +189,7 @@ def _search(unit: _Unit, nodes: Mapping[int, _NodePorts]) -> int:
     )
 
 
-def _next_free(unit: _Unit, base: int, nodes: Mapping[int, _NodePorts]) -> int | None:
+def _next_free(unit: Unit, base: int, nodes: Mapping[int, _NodePorts]) -> int | None:
     """None where ``base`` is good; else the next base at which what is in the way has been passed."""
     for member in unit.members:
         node = nodes[member.request.rank]
@@ -376,7 +206,7 @@ def _next_free(unit: _Unit, base: int, nodes: Mapping[int, _NodePorts]) -> int |
 # --- what is told ------------------------------------------------------------------------------------------------
 
 
-def _ephemeral_warnings(units: Iterable[_Unit], nodes: Mapping[int, _NodePorts]) -> Iterator[str]:
+def _ephemeral_warnings(units: Iterable[Unit], nodes: Mapping[int, _NodePorts]) -> Iterator[str]:
     """One warning for each listener, port and range, however many processes have it."""
     found: dict[tuple[str, int, int, tuple[int, int]], list[str]] = {}
     for unit in units:
@@ -387,13 +217,13 @@ def _ephemeral_warnings(units: Iterable[_Unit], nodes: Mapping[int, _NodePorts])
                 found.setdefault((member.listener.name, first, last, span), []).append(member.request.process)
     for (listener, first, last, (low, high)), processes in found.items():
         yield (
-            f"port {_run(first, last)} ({listener} of {_some(processes)}) lies in the kernel's ephemeral range"
+            f"port {port_run(first, last)} ({listener} of {_some(processes)}) lies in the kernel's ephemeral range"
             f" {low}-{high}, so an outgoing connection may take it before it is opened: choose one outside, or reserve"
             " it (net.ipv4.ip_local_reserved_ports)"
         )
 
 
-def _busy_warnings(met: Iterable[tuple[_Unit, _Member]]) -> Iterator[str]:
+def _busy_warnings(met: Iterable[tuple[Unit, Member]]) -> Iterator[str]:
     found: dict[tuple[str, int, int], list[str]] = {}
     for unit, member in met:
         first = member.at(unit.default)[0]
@@ -404,7 +234,7 @@ def _busy_warnings(met: Iterable[tuple[_Unit, _Member]]) -> Iterator[str]:
         yield f"something already listens near port {first} on rank {rank}: moved {listener} of {_some(processes)}"
 
 
-def _allocation(requests: Sequence[PortRequest], units: Iterable[_Unit], warnings: Iterable[str]) -> Allocation:
+def _allocation(requests: Sequence[PortRequest], units: Iterable[Unit], warnings: Iterable[str]) -> Allocation:
     placed = {
         (member.request.process, member.listener.name): (member, unit) for unit in units for member in unit.members
     }
@@ -435,11 +265,3 @@ def _allocation(requests: Sequence[PortRequest], units: Iterable[_Unit], warning
 
 def _some(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-
-
-def _run(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"
-
-
-def _origin(request: PortRequest, listener: Listener) -> str:
-    return str(listener.source) if listener.source is not None else f"plugin {request.plugin or 'unknown'}"
