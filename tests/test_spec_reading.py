@@ -181,7 +181,7 @@ def test_variables_of_processes_keep_their_targets_apart(host: Host, tmp_path: P
 def test_settings_are_read_by_their_declared_types(host: Host, tmp_path: Path) -> None:
     recipe = write(
         tmp_path,
-        "settings:\n  sizes: [1, 0.10]\n  graph: {a: [1, null]}\n  version-text: 0.10\n"
+        "settings:\n  sizes: [1, 0.10]\n  graph: [1, null]\n  version-text: 0.10\n"
         "prefill:\n  settings: {dtype: bf16}\n",
     )
     spec = read(
@@ -193,7 +193,7 @@ def test_settings_are_read_by_their_declared_types(host: Host, tmp_path: Path) -
     assert dict(spec.settings) == {
         "block_size": 64,
         "sizes": ("1", "0.10"),
-        "graph": {"a": [1, None]},
+        "graph": [1, None],
         "version_text": "0.10",
         "handshake_port": 7,
     }

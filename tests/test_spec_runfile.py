@@ -50,6 +50,8 @@ def values(text: str) -> dict[str, object]:
         ("env:\n  A: ok\n  B-C: 1\n", "r.yaml:3: env.B-C: 'B-C' is no name of a variable"),
         ("env:\n  A: [1]\n", "r.yaml:2: env.A: a list stands where one value is expected"),
         ('env:\n  A: "\\0"\n', "r.yaml:2: env.A: '\\x00' holds a NUL character"),
+        ('args: ["a\\0"]\n', "r.yaml:1: args: 'a\\x00' holds a NUL character"),
+        ('env: {"A\\nB": 1}\n', "r.yaml:1: env.'A\\nB': 'A\\nB' is no name of a variable"),
         ("settings:\n  a:\n", "r.yaml:2: settings.a: there is no value"),
         ("nodes:\n  - a\n  - b:1\n", "r.yaml:3: nodes.1: 'b:1' is neither an address nor a host name"),
         ("nodes: [a, a]\n", "r.yaml:1: nodes: the node address 'a' stands twice"),
@@ -112,7 +114,9 @@ def test_every_option_has_a_key_that_is_read() -> None:
         assert {each.path[: len(option.fields[0])] for each in found} == set(option.fields)
 
 
-KEYS = st.sampled_from([*key_tree(), *[option.key[-1] for option in OPTIONS], "processes", "decode-0", "A", "b c"])
+KEYS = st.sampled_from(
+    [*key_tree(), *[option.key[-1] for option in OPTIONS], "processes", "decode-0", "A", "b c", "a\nb"]
+)
 LEAVES = st.none() | st.booleans() | st.integers(-3, 9) | st.sampled_from(["x", "8x16", "--a b", "'", "A=1", ""])
 TREES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4))
 

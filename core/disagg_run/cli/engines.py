@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from disagg_run.cli.output import columns, emit
-from disagg_run.errors import PluginError, SpecError
+from disagg_run.errors import PluginError
 
 if TYPE_CHECKING:
     from disagg_run.host import Host
@@ -165,6 +165,3 @@ def _page(details: dict[str, Any]) -> str:
 def _setting_row(setting: dict[str, Any]) -> tuple[str, str, str, str]:
     kind = "|".join(map(str, setting["choices"])) or setting["type"]
     return setting["name"], kind, " ".join(setting["variables"]), setting["summary"]
-
-
-__all__ = ["SpecError", "command"]

@@ -72,7 +72,7 @@ AnyAssignment = Assignment | SettingAssignment
 def assign(option: Option, text: str, place: Place) -> Iterator[AnyAssignment]:
     """What ``text``, given for ``option`` on a command line or in a variable, says."""
     if option.type == "args":
-        yield from assign_args(option, place.read(shell_words, text), place)
+        yield args_at(option.fields[0], place.read(shell_words, text), place)
     elif option.type == "names":
         for name in place.read(words, text):
             yield Assignment(path=option.fields[0], type="names", value=name, place=place, key=option.key_text)
@@ -91,12 +91,8 @@ def assign_value(option: Option, value: Any, text: str, place: Place) -> Iterato
         yield Assignment(path=path, type=option.type, value=value, place=place, key=option.key_text, text=text)
 
 
-def assign_args(option: Option, given: tuple[str, ...], place: Place) -> Iterator[Assignment]:
-    """Words for a server's or the router's command."""
-    yield args_at(option.fields[0], given, place)
-
-
 def args_at(path: Path, given: tuple[str, ...], place: Place) -> Assignment:
+    """Words for the command of a server or the router."""
     return Assignment(path=path, type="args", value=ArgText(words=given, source=place.source), place=place)
 
 

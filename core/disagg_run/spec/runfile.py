@@ -14,7 +14,6 @@ from disagg_run.spec.layers import (
     SettingAssignment,
     args_at,
     assign,
-    assign_args,
     assign_simulation,
     assign_value,
     env_at,
@@ -22,7 +21,7 @@ from disagg_run.spec.layers import (
 from disagg_run.spec.model import Node
 from disagg_run.spec.option import Option
 from disagg_run.spec.options import OPTIONS
-from disagg_run.spec.values import BadValueError, make_node, node, shell_words, unique_nodes
+from disagg_run.spec.values import BadValueError, make_node, no_nul, node, shell_words, unique_nodes
 from disagg_run.yamlfile import Path, YamlDocument, read_yaml
 
 #: Keys of the run file: an option, or the keys below.
@@ -62,7 +61,7 @@ class _RunFile:
         return Place(source=Source(layer=Layer.RUN_FILE, where=where), text=f"{where}: {key}" if key else where)
 
     def at(self, path: Path) -> Place:
-        return self.place(path, ".".join(map(str, path)))
+        return self.place(path, _dotted(path))
 
     def mapping(self, data: Any, tree: Tree, path: Path) -> Iterator[tuple[int, list[AnyAssignment]]]:
         """The assignments below ``path``, each option's with the number of fields that it sets."""
@@ -101,7 +100,7 @@ class _RunFile:
             remedy = f"it belongs at {' or '.join(elsewhere)}"
         else:
             remedy = f"known keys are {', '.join(sorted(known))}"
-        where = f" below {'.'.join(map(str, path))!r}" if path else ""
+        where = f" below {_dotted(path)!r}" if path else ""
         return self.place((*path, key), "").error(f"unknown key {key!r}{where}", remedy=remedy)
 
     def _option(self, option: Option, data: Any, path: Path) -> Iterator[AnyAssignment]:
@@ -109,7 +108,7 @@ class _RunFile:
         if data is None:
             raise place.error("there is no value", remedy="write one, or take the line out")
         if option.type == "args":
-            yield from assign_args(option, self._words(data, path), place)
+            yield args_at(option.fields[0], self._words(data, path), place)
         elif option.type == "env":
             for name, inner, value in self._named(data, path):
                 yield env_at(option.fields[0], name, self._text(value, inner), self.at(inner))
@@ -148,7 +147,7 @@ class _RunFile:
         if data is None:
             raise self.at(path).error("there is no value", remedy="write one, or take the line out")
         items = None
-        if isinstance(data, list) and not any(isinstance(item, (list, dict)) for item in data):
+        if isinstance(data, list) and not any(item is None or isinstance(item, (list, dict)) for item in data):
             items = tuple(self._texts(data, path))
         text = self.document.text(path)
         return SettingAssignment(
@@ -173,7 +172,7 @@ class _RunFile:
     def _words(self, data: Any, path: Path) -> tuple[str, ...]:
         """Words of a command: a text, split by the shell's rules, or a list of finished words."""
         if isinstance(data, list):
-            return tuple(self._texts(data, path))
+            return tuple(self.at(path).read(no_nul, text) for text in self._texts(data, path))
         words: tuple[str, ...] = self.at(path).read(shell_words, self._text(data, path))
         return words
 
@@ -198,6 +197,11 @@ class _RunFile:
             parts[key] = self._text(value, inner)
         made: Node = self.at(path).read(lambda address: make_node(parts["name"], address), parts["address"])
         return made
+
+
+def _dotted(path: Path) -> str:
+    parts = map(str, path)
+    return ".".join(part if part.isprintable() else repr(part) for part in parts)
 
 
 def _kind(data: Any) -> str:
