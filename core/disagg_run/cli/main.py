@@ -22,6 +22,7 @@ COMMANDS = {
     "explain": ("explain:command", "say who set a value of the plan, and what it replaced"),
     "engines": ("engines:command", "list engines and the other plugins, or show one"),
     "models": ("models:command", "list the models that an engine knows"),
+    "status": ("status:command", "say what runs in a run directory, or how it ended"),
     "catalogue": ("catalogue:command", "take the flags that an installed engine or router knows"),
     "agent": ("agent:command", "run one rank of a finished plan on this node; launchers start it"),
 }
