@@ -205,8 +205,8 @@ def describe(action: argparse.Action, parser: argparse.ArgumentParser) -> Record
             flag["choices"] = [str(choice) for choice in action.choices]
     if action.default not in (None, argparse.SUPPRESS) and is_json(action.default):
         flag["default"] = action.default
-    if isinstance(action, getattr(argparse, "BooleanOptionalAction", ())):
-        flag["negatable"] = True
+    if arity == 0 and any("--no-" + name[2:] in action.option_strings for name in action.option_strings):
+        flag["negatable"] = True  # argparse's BooleanOptionalAction, or an action of the program's own like it
     if isinstance(action, (argparse._AppendAction, argparse._AppendConstAction, argparse._CountAction)):
         flag["repeatable"] = True
     flag.update(deprecation(action, parser))

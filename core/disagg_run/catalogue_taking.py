@@ -95,7 +95,7 @@ def _tidy(flag: Mapping[str, Any]) -> dict[str, Any]:
     """A record with keys and choices in a fixed order: a program may list its choices in another one each time."""
     tidy = {key: flag[key] for key in _KEYS if key in flag}
     if "choices" in tidy:
-        tidy["choices"] = sorted(tidy["choices"])
+        tidy["choices"] = sorted(tidy["choices"], key=lambda text: (int(text) if text.isdecimal() else 0, text))
     return tidy
 
 

@@ -123,7 +123,7 @@ def _count_problem(spec: FlagSpec, name: str, values: tuple[str, ...]) -> _Probl
     if most == 0:
         return f"is a switch and takes no value, not {got}", "write it alone"
     wanted = f"{least}" if least == most else f"at least {least}" if most is None else f"{least} to {most}"
-    wanted += " value" if wanted == "1" else " values"
+    wanted += " value" if wanted in ("1", "at least 1") else " values"
     if not count:
         return f"takes {wanted} and has none", f"a value that begins with a dash is written {name}=VALUE"
     return f"takes {wanted}, not {count}: {got}", ""

@@ -57,8 +57,16 @@ class Claim:
     rivals: list[Claim] = attrs.field(factory=list)
 
 
-#: Inner nodes are objects, by key.
-Tree = dict[str, "Claim | Tree"]
+@attrs.define
+class Tree:
+    """A JSON object, or one inside it."""
+
+    #: Leaves and inner objects by key.
+    children: dict[str, Claim | Tree]
+    #: Of those who gave it or a part of it, the one of the highest layer.
+    source: Source
+
+
 Node = Claim | Tree
 
 
@@ -66,16 +74,23 @@ def object_tree(
     value: Mapping[str, Any], source: Source, leaf_sources: Mapping[str, Source], path: tuple[str, ...] = ()
 ) -> Tree:
     """The leaves of a JSON object as claims of ``source``, or of their own in ``leaf_sources``; lists are leaves."""
-    tree: Tree = {}
+    tree = Tree({}, source)
     for name, item in value.items():
         here = (*path, str(name))
+        child: Node
         if isinstance(item, Mapping):
-            tree[str(name)] = object_tree(item, source, leaf_sources, here)
-            continue
-        text, dotted = json_text(item), dotted_key(here)
-        mine = leaf_sources.get(dotted, source) if leaf_sources else source
-        tree[str(name)] = Claim(item, text, f"{dotted}={text}", mine)
+            child = object_tree(item, source, leaf_sources, here)
+        else:
+            text, dotted = json_text(item), dotted_key(here)
+            mine = leaf_sources.get(dotted, source) if leaf_sources else source
+            child = Claim(item, text, f"{dotted}={text}", mine)
+        tree.children[str(name)] = child
+        tree.source = _higher(tree.source, child.source)
     return tree
+
+
+def _higher(one: Source, other: Source) -> Source:
+    return other if other.layer > one.layer else one
 
 
 def claims(node: Node) -> Iterator[Claim]:
@@ -83,18 +98,20 @@ def claims(node: Node) -> Iterator[Claim]:
     if isinstance(node, Claim):
         yield node
         return
-    for child in node.values():
+    for child in node.children.values():
         yield from claims(child)
 
 
 def plain_value(node: Node) -> Any:
     """The value that a node stands for, without its sources."""
-    return node.value if isinstance(node, Claim) else {key: plain_value(child) for key, child in node.items()}
+    if isinstance(node, Claim):
+        return node.value
+    return {key: plain_value(child) for key, child in node.children.items()}
 
 
 def leaf_sources(tree: Tree, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Source]]:
     """Who set each leaf, by dotted key."""
-    for key, node in tree.items():
+    for key, node in tree.children.items():
         if isinstance(node, Claim):
             yield dotted_key((*path, key)), node.source
         else:
@@ -116,13 +133,14 @@ class Contest:
     def add(self, name: str, node: Node, source: Source) -> None:
         """Put one more value over those given so far."""
         self.node = node if self.node is None else self._over(self.node, node)
-        if source.layer >= self.source.layer and (self.node is node or isinstance(self.node, dict)):
+        if source.layer >= self.source.layer and (self.node is node or isinstance(self.node, Tree)):
             self.name, self.source = name, source
 
     def _over(self, old: Node, new: Node) -> Node:
-        if isinstance(old, dict) and isinstance(new, dict):
-            for key, node in new.items():
-                old[key] = self._over(old[key], node) if key in old else node
+        if isinstance(old, Tree) and isinstance(new, Tree):
+            for key, node in new.children.items():
+                old.children[key] = self._over(old.children[key], node) if key in old.children else node
+            old.source = _higher(old.source, new.source)
             return old
         if isinstance(old, Claim) and isinstance(new, Claim):
             return self._settle(old, new)
@@ -143,14 +161,11 @@ class Contest:
 
     def _exchange(self, old: Node, new: Node) -> Node:
         """An object against another value: one takes the whole place of the other."""
-        nothing = Claim({}, "{}", "{}", self.source)
-        below, above = list(claims(old)) or [nothing], list(claims(new)) or [nothing]
-        first, last = max(below, key=_layer), max(above, key=_layer)
-        if first.source.layer == last.source.layer and first.source.plugin and last.source.plugin:
-            self._refuse([first, last])
-        loses = above if last.source.layer < first.source.layer else below
-        self.replaced[:0] = loses
-        return new if loses is below else old
+        if old.source.layer == new.source.layer and old.source.plugin and new.source.plugin:
+            self._refuse([_whole(old), _whole(new)])
+        winner, loser = (old, new) if new.source.layer < old.source.layer else (new, old)
+        self.replaced[:0] = [loser] if isinstance(loser, Claim) else [*claims(loser)] or [_whole(loser)]
+        return winner
 
     def finish(self) -> tuple[tuple[Source, str], ...]:
         """What was replaced, the nearest first; ConflictError where plugins of one layer still differ."""
@@ -175,6 +190,14 @@ class Contest:
             f"{self.where}: plugins {named} set {self.name} to different values: {said}",
             remedy=f"leave one of them out, or settle it with {yours}",
         )
+
+
+def _whole(node: Node) -> Claim:
+    """An object as one claim, for messages."""
+    if isinstance(node, Claim):
+        return node
+    text = json_text(plain_value(node))
+    return Claim(None, text, text, node.source)
 
 
 def _layer(claim: Claim) -> int:

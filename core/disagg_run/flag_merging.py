@@ -87,9 +87,9 @@ class _Group:
 
     def _settle(self, catalogue: Catalogue | None, takes_objects: bool, where: str) -> MergedFlag:
         negations = self.spec.negations if self.spec else ()
-        first = self.flags[0]
-        contest = Contest(first.name, where, first.source or CORE_DEFAULT)
-        for flag in self.flags:
+        ranked = sorted(self.flags, key=_layer)
+        contest = Contest(ranked[0].name, where, ranked[0].source or CORE_DEFAULT)
+        for flag in ranked:
             source = flag.source or CORE_DEFAULT
             negated = bool(negations) and catalogue is not None and catalogue.is_negation(flag.name)
             contest.add(flag.name, _node(flag, source, negated, takes_objects, where), source)
@@ -98,9 +98,12 @@ class _Group:
             values, source = (node.value, node.source) if node else ((), contest.source)
             return MergedFlag(name=contest.name, values=values, source=source, replaced=replaced)
         sources = dict(leaf_sources(node))
-        top = max(sources.values(), key=lambda source: source.layer, default=contest.source)
         value = plain_value(node)
-        return MergedFlag(name=contest.name, json=value, source=top, leaf_sources=sources, replaced=replaced)
+        return MergedFlag(name=contest.name, json=value, source=node.source, leaf_sources=sources, replaced=replaced)
+
+
+def _layer(flag: Flag) -> int:
+    return (flag.source or CORE_DEFAULT).layer
 
 
 def _alone(flag: Flag) -> MergedFlag:
