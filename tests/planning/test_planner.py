@@ -126,6 +126,26 @@ def test_a_port_set_by_hand_beside_the_plan_is_refused() -> None:
     assert values(same, "prefill-0", "--port") == ["8000"]
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"processes": {"decode-7": ProcessSpec(env={"A": "1"})}},
+        {"simulate": True, "simulation": {"decode-7": ("--x",)}},
+    ],
+)
+def test_what_is_asked_of_a_process_that_the_plan_does_not_have_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(SpecError, match=r"for 'decode-7', but the plan has no such process: did you mean 'decode-0'"):
+        plan(spec(**changes), host=HOST)
+
+
+def test_a_moved_port_shows_the_default_that_it_could_not_have() -> None:
+    made = plan(spec(nodes=[Node(address="10.0.0.1")], prefill=RoleSpec(tp=4), decode=RoleSpec(tp=4)), host=HOST)
+    assert made.sources is not None
+    chain = made.sources.values["/ranks/0/groups/0/processes/1/ports/http"]
+    assert [text for _, text in chain] == [str(made.process("decode-0").ports["http"]), "8000"]
+    assert "8000 is taken" in str(chain[0][0])
+
+
 def test_an_external_router_is_not_in_the_plan() -> None:
     made = plan(spec(router=RouterSpec(mode="external")), host=HOST)
     assert made.process_names() == ("prefill-0", "decode-0")

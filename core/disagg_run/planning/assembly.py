@@ -25,8 +25,9 @@ from disagg_run.planning.document import (
 )
 from disagg_run.planning.environment import MergedEnv
 from disagg_run.planning.readiness import SETUP_TIMEOUT_S, check_order, order, readiness
+from disagg_run.ports import Allocation
 from disagg_run.records import ContainerNeeds, Listener, Patch, Preflight
-from disagg_run.sources import CORE_DEFAULT, Source
+from disagg_run.sources import CORE_DEFAULT, Layer, Source
 
 T = TypeVar("T")
 _KINDS = ("setup", "service", "server", "router", "workload")
@@ -63,6 +64,7 @@ def assemble(
     selection: Selection,
     drafts: Sequence[RankDraft],
     *,
+    allocation: Allocation,
     version_source: Source,
     warnings: tuple[Remark, ...],
     waived: tuple[Remark, ...],
@@ -88,7 +90,7 @@ def assemble(
         warnings=warnings,
         waived=waived,
         ranks=ranks,
-        sources=SourceTable(values=lambda: _source_values(basis, version_source, grouped)),
+        sources=SourceTable(values=lambda: _source_values(basis, allocation, version_source, grouped)),
     )
 
 
@@ -224,14 +226,17 @@ def _patches(basis: Basis, selection: Selection, drafts: Sequence[RankDraft]) ->
 
 
 def _source_values(
-    basis: Basis, version_source: Source, grouped: Sequence[tuple[_Grouped, ...]]
+    basis: Basis, allocation: Allocation, version_source: Source, grouped: Sequence[tuple[_Grouped, ...]]
 ) -> dict[str, Provenance]:
     values: dict[str, Provenance] = {"/engine_version": ((version_source, basis.engine_version),)}
     for key in ("engine", "connector", "model"):
         source = basis.spec.source(key)
         values[f"/{key}"] = ((source, str(getattr(basis.spec, key) or getattr(basis, key))),)
+    moved = {(row.process, row.listener): row.moved_from for row in allocation.table if row.moved_from is not None}
     for rank, groups in enumerate(grouped):
-        for group, (_, drafts) in enumerate(groups):
+        for group, (planned, drafts) in enumerate(groups):
+            for patch in planned.patches:
+                values[f"/ranks/{rank}/groups/{group}/patches/{patch.id}"] = ((basis.spec.source("patches"), patch.id),)
             for index, draft in enumerate(drafts):
                 prefix = f"/ranks/{rank}/groups/{group}/processes/{index}"
                 for key, provenance in draft.provenance.items():
@@ -239,6 +244,16 @@ def _source_values(
                 for key, provenance in draft.env.provenance.items():
                     values[f"{prefix}/{key}"] = provenance
                 for listener in draft.listeners:
-                    text = str(draft.ports.get(listener.name, ""))
-                    values[f"{prefix}/ports/{listener.name}"] = ((listener.source or CORE_DEFAULT, text),)
+                    name = draft.process.name
+                    values[f"{prefix}/ports/{listener.name}"] = _port_provenance(
+                        listener, draft.ports.get(listener.name), moved.get((name, listener.name))
+                    )
     return values
+
+
+def _port_provenance(listener: Listener, port: int | None, moved_from: int | None) -> Provenance:
+    source = listener.source or CORE_DEFAULT
+    if moved_from is None:
+        return ((source, "" if port is None else str(port)),)
+    allocated = Source(layer=Layer.CORE, where="port allocation", why=f"{moved_from} is taken on the node")
+    return ((allocated, str(port)), (source, str(moved_from)))

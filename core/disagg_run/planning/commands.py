@@ -87,11 +87,12 @@ def build_command(
         argv=(*command.program, *render(merged)),
         image=command.image,
         warnings=warnings,
-        provenance=_flag_provenance(merged),
+        provenance=flag_provenance(merged),
     )
 
 
-def _flag_provenance(merged: Iterable[MergedFlag]) -> dict[str, Provenance]:
+def flag_provenance(merged: Iterable[MergedFlag]) -> dict[str, Provenance]:
+    """Who set each flag and JSON leaf, and what that replaced, by ``argv/--flag`` and ``argv/--flag/key``."""
     provenance: dict[str, Provenance] = {}
     for flag in merged:
         key = "argv/" + _escaped(flag.name)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 
-from disagg_run.context import Head, Process, ProcessContext, RankContext
-from disagg_run.errors import ConflictError, SpecError
+from disagg_run.context import Head, ProcessContext, RankContext
+from disagg_run.errors import SpecError
 from disagg_run.facts import NodeFacts
 from disagg_run.host import Host, Selection, build_host
 from disagg_run.planning.assembly import ProcessDraft, RankDraft, assemble
 from disagg_run.planning.commands import (
-    BuiltCommand,
     Program,
     asked_args,
     build_command,
@@ -24,6 +23,7 @@ from disagg_run.planning.parity import Side, check_parity
 from disagg_run.planning.readiness import check_listeners, check_told_ports
 from disagg_run.planning.resolve import engine_version, model_path, model_row, with_tensor_parallel
 from disagg_run.planning.services import ServiceDraft, collect_services, finish_service
+from disagg_run.planning.simulated import check_targets, stand_in_exec
 from disagg_run.ports import Allocation, PortRequest, allocate
 from disagg_run.records import Listener
 from disagg_run.spec.model import ROLES, LaunchSpec
@@ -88,6 +88,7 @@ class _Planning:
         peers = frozenset({ROUTER, *(draft.name for draft in services if draft.record.kind == "service")})
         ranks = self.basis.ranks(allocation.ports, peers)
         drafts = self._rank_drafts(ranks, listeners, services, allocation)
+        check_targets(self.basis.spec, (each.process.name for rank in drafts for each in rank.processes))
         waived = check_parity(
             self.selection.parity,
             self._sides(drafts),
@@ -101,6 +102,7 @@ class _Planning:
             self.basis,
             self.selection,
             drafts,
+            allocation=allocation,
             version_source=self.version_source,
             warnings=tuple(self.warnings.values()),
             waived=waived,
@@ -177,7 +179,7 @@ class _Planning:
         return ProcessDraft(
             process=ctx.process,
             argv=built.argv,
-            exec=self._simulated(ctx, built) if ctx.spec.simulate else (),
+            exec=stand_in_exec(self.selection, ctx, built.argv, built.program),
             env=build_env(self.selection, ctx),
             ports=ctx.ports,
             listeners=records,
@@ -185,22 +187,6 @@ class _Planning:
             provenance=built.provenance,
             image=image,
         )
-
-    def _simulated(self, ctx: ProcessContext, built: BuiltCommand) -> tuple[str, ...]:
-        answers = self.selection.simulation(ctx)
-        if not answers:
-            return ()
-        if len(answers) > 1:
-            raise _two_answers("disagg_simulation", ctx.process, [answer.plugin for answer in answers])
-        stand_in = answers[0].record
-        if not stand_in.stand_in:
-            return (*stand_in.program, *built.argv[len(built.program) :])
-        chosen = ctx.spec.simulation
-        words = [*chosen.get("all", ())]
-        if ctx.process.role is not None:
-            words += chosen.get(ctx.process.role, ())
-        words += chosen.get(ctx.process.name, ())
-        return (*stand_in.program, *words, "--", *built.argv)
 
     def _sides(self, drafts: Sequence[RankDraft]) -> list[Side]:
         catalogue = self.programs["server"].catalogue
@@ -225,8 +211,3 @@ def _by_worker(heads: Sequence[Head]) -> dict[tuple[str, int], Head]:
 
 def _request(process: str, rank: int, worker: str | None, plugin: str, listeners: tuple[Listener, ...]) -> PortRequest:
     return PortRequest(process=process, rank=rank, worker=worker, listeners=listeners, plugin=plugin)
-
-
-def _two_answers(hook: str, process: Process, plugins: Sequence[str]) -> ConflictError:
-    names = ", ".join(repr(plugin) for plugin in plugins)
-    return ConflictError(f"plugins {names} all answer {hook} for {process.name}", remedy="disable all but one")

@@ -25,7 +25,7 @@ def readiness(listeners: Iterable[Listener], ports: Mapping[str, int], address: 
     proofs = []
     for listener in listeners:
         for probe in (listener.probe, *listener.further_probes):
-            if probe is None:
+            if probe is None or listener.name not in ports:  # a listener of no ports proves nothing
                 continue
             place = host_port(address, ports[listener.name])
             identity = {"listener": listener.name}
@@ -65,7 +65,7 @@ def check_told_ports(
     """Refuse a command that tells a program another port than the plan's probes, router and port table have."""
     flags = tuple(flags)
     for listener in listeners:
-        if not listener.flag:
+        if not listener.flag or listener.name not in ports:
             continue
         told, source = flag_value(flags, catalogue, listener.flag, listener.flag_key)
         port = ports[listener.name]

@@ -12,8 +12,9 @@ from disagg_run.errors import PluginError
 from disagg_run.flags import merge_flags, render, split_words
 from disagg_run.host import Selection
 from disagg_run.planning.assembly import ProcessDraft
-from disagg_run.planning.commands import asked_args
+from disagg_run.planning.commands import asked_args, flag_provenance
 from disagg_run.planning.environment import merge_env
+from disagg_run.planning.simulated import stand_in_exec
 from disagg_run.records import EnvSetting, Flag, ServiceProcess
 
 _PORT = re.compile(r"\{port:([a-z0-9_-]+)\}")
@@ -67,18 +68,16 @@ def finish_service(
         EnvSetting(name, value, source=rank.spec.source(f"processes.{draft.name}.env.{name}"))
         for name, value in (own.env if own else {}).items()
     ]
-    simulated = selection.simulation(ctx) if rank.spec.simulate else ()
     argv = (*program, *render(merged))
-    words = (*rank.spec.simulation.get("all", ()), *rank.spec.simulation.get(draft.name, ()))
     return ProcessDraft(
         process=process,
         argv=argv,
-        exec=(*simulated[0].record.program, *words, "--", *argv) if simulated else (),
+        exec=stand_in_exec(selection, ctx, argv, program),
         env=merge_env([*record.env, *asked], where=draft.name),
         ports=ports,
         listeners=record.listeners,
         flags=merged,
-        provenance={},
+        provenance=flag_provenance(merged),
         image=record.command.image,
         scope=record.scope,
     )
