@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from disagg_run.patching.applying import apply_patches, check_patches, find_site, ledgers, revert_patches
+from disagg_run.patching.fitting import is_needed
 from disagg_run.patching.ledger import Ledger
+from disagg_run.patching.reading import read_patches
 from disagg_run.patching.selection import Selected, select_patches
 from disagg_run.patching.states import FileChange, PatchesRefused, PatchState
 
@@ -16,7 +18,9 @@ __all__ = [
     "apply_patches",
     "check_patches",
     "find_site",
+    "is_needed",
     "ledgers",
+    "read_patches",
     "revert_patches",
     "select_patches",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from disagg_run.errors import PatchError
-from disagg_run.patching.matching import NoMatch, Place, SourceText, locate, replacement_text, syntax_problem
+from disagg_run.patching.matching import NoMatch, Place, locate, replacement_text, source_text, syntax_problem
 from disagg_run.patching.ordering import closure, file_of
 from disagg_run.records import Edit, Patch
 
@@ -104,7 +104,7 @@ def _one(patch: Patch, files: dict[str, _File], by_id: Mapping[str, Patch]) -> V
 def _edit(patch: Patch, edit: Edit, name: str, file: _File, ours: frozenset[str]) -> bool:
     """Make one edit; whether it stood there already."""
     try:
-        found = locate(SourceText(file.text), edit)
+        found = locate(source_text(file.text), edit)
     except NoMatch:
         _blame_overlap(patch, edit, name, file, ours)
         raise
@@ -138,7 +138,7 @@ def _blame_overlap(patch: Patch, edit: Edit, name: str, file: _File, ours: froze
     if not others:
         return
     try:
-        locate(SourceText(file.original), edit)
+        locate(source_text(file.original), edit)
     except NoMatch:
         return
     raise _overlap(patch.id, ", ".join(others), name)

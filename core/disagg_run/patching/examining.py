@@ -12,7 +12,7 @@ from disagg_run.errors import PatchError
 from disagg_run.patching.candidates import Candidate, concerned, state_of, unfit
 from disagg_run.patching.editing import Edited, Fits, Unfit, carry_out
 from disagg_run.patching.fitting import identity
-from disagg_run.patching.ledger import as_released, is_outdated
+from disagg_run.patching.ledger import as_released, is_outdated, ledger_line
 from disagg_run.patching.locating import Site
 from disagg_run.patching.manifest import Applied, Manifest, PatchedFile, read_manifest, sha256
 from disagg_run.patching.ordering import closure, files_of, in_order
@@ -102,7 +102,7 @@ class _Root:
                 for patch in patches.values()
             ]
         )
-        self.originals = self._read()
+        self.originals: dict[str, bytes | None] = {}
 
     def _read(self) -> dict[str, bytes | None]:
         found: dict[str, bytes | None] = {}
@@ -121,6 +121,9 @@ class _Root:
 
     def examine(self) -> tuple[dict[str, PatchState], RootChange | None]:
         """The states of the patches asked for, and the change that it takes; None = everything stands."""
+        if self.before and all(self._stands(name) for name in self.candidates):
+            return {name: self._standing(name) for name in self.candidates}, None
+        self.originals = self._read()
         edited = carry_out({name: _decoded(data) for name, data in self.originals.items()}, self.patches)
         after = {name: text.encode() for name, text in edited.texts.items()}
         self._check_kept(edited)
@@ -133,6 +136,24 @@ class _Root:
         manifest = Manifest(files=files, applied=applied)
         change = RootChange(root=self.root, writes=writes, manifest=manifest, outdated=self.outdated)
         return states, change
+
+    def _stands(self, name: str) -> bool:
+        before = self.before.get(name)
+        return before is not None and identity(before.patch.edits) == identity(self.candidates[name].patch.edits)
+
+    def _standing(self, name: str) -> PatchState:
+        """The state of a patch that the manifest lists, and whose files are as it says."""
+        before = self.before[name]
+        patch = self.candidates[name].patch
+        return attrs.evolve(
+            state_of(patch, "already applied", "", before.package, before.version),
+            files=[
+                ledger_line(self.root, file, self.manifest, before)
+                for file in files_of(patch)
+                if file in self.manifest.files
+            ],
+            waiver=before.waiver,
+        )
 
     def _check_kept(self, edited: Edited) -> None:
         for name in self.before.keys() - self.candidates.keys():
@@ -167,15 +188,16 @@ class _Root:
         verdict = edited.verdicts[patch.id]
         if isinstance(verdict, Unfit):
             return unfit(patch, f"{verdict.file}: {verdict.reason}", candidate.package, candidate.version)
-        before = self.before.get(patch.id)
-        state: State = "already applied"
-        detail = "" if before is not None else "it stands there as installed, not by disagg-run"
-        if not (verdict.present if before is None else identity(before.patch.edits) == identity(patch.edits)):
-            state, detail = "applicable", ""
+        if self._stands(patch.id):
+            return self._standing(patch.id)
+        state: State = "applicable"
+        detail = ""
+        if verdict.present and patch.id not in self.before:
+            state, detail = "already applied", "it stands there as installed, not by disagg-run"
         return attrs.evolve(
             state_of(patch, state, detail, candidate.package, candidate.version),
             files=self._changes(candidate, verdict, after),
-            waiver=before.waiver if before is not None and state == "already applied" else self.waiver,
+            waiver=self.waiver if state == "applicable" else "",
         )
 
     def _changes(self, candidate: Candidate, verdict: Fits, after: Mapping[str, bytes]) -> tuple[FileChange, ...]:
@@ -198,7 +220,7 @@ class _Root:
         for patch in self.patches:
             verdict = edited.verdicts[patch.id]
             before, candidate = self.before.get(patch.id), self.candidates.get(patch.id)
-            if before is not None and (candidate is None or identity(before.patch.edits) == identity(patch.edits)):
+            if before is not None and (candidate is None or self._stands(patch.id)):
                 applied.append(before)
             elif candidate is not None and isinstance(verdict, Fits) and not verdict.present:
                 applied.append(

@@ -37,9 +37,14 @@ def contains(specifiers: str, version: str) -> bool:
         raise PatchError(f"{version!r} is no version", remedy="write it like 1.2.3") from None
 
 
+def is_needed(patch: Patch, version: str) -> bool:
+    """Whether a version is older than the first release that does not need the patch."""
+    return not (patch.fixed_in and contains(f">={patch.fixed_in}", version))
+
+
 def for_version(patch: Patch, version: str) -> Patch | NotNeeded | Outside:
     """The patch with the edits and digests of one version, or why it has none."""
-    if patch.fixed_in and contains(f">={patch.fixed_in}", version):
+    if not is_needed(patch, version):
         return NotNeeded(not_needed(patch))
     package = patch.package[0]
     if not contains(patch.versions, version):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 import textwrap
@@ -65,11 +66,18 @@ class SourceText:
             starts.append(starts[-1] + len(line) + 1)
         return starts
 
+    @cached_property
+    def _scopes(self) -> dict[str, list[_Scope]]:
+        found: dict[str, list[_Scope]] = {}
+        for qualified, node in _definitions(self.tree, ""):
+            found.setdefault(qualified, []).append(node)
+        return found
+
     def scope(self, name: str) -> tuple[ast.AST, Place]:
         """The class or function of that qualified name, which must be defined exactly once."""
         if not name:
             return (self.tree, Place(0, len(self.text)))
-        found = [node for qualified, node in _definitions(self.tree, "") if qualified == name]
+        found = self._scopes.get(name, [])
         if len(found) != 1:
             count = f"is defined {len(found)} times" if found else "is not there"
             raise NoMatch(f"{name} {count}")
@@ -92,10 +100,10 @@ class SourceText:
         return Place(start, end, indent[0] if indent else "")
 
     def _statements(self, wanted: str, scope: str) -> Iterator[Place]:
-        goal = [ast.dump(node) for node in _parse_statements(wanted)]
-        if not goal:
+        statements = _parse_statements(wanted)
+        if not statements:
             return
-        kinds = [type(node) for node in _parse_statements(wanted)]
+        goal, kinds = [ast.dump(node) for node in statements], [type(node) for node in statements]
         for block in _blocks(self.scope(scope)[0]):
             for index in range(len(block) - len(goal) + 1):
                 run = block[index : index + len(goal)]
@@ -111,6 +119,12 @@ class SourceText:
         except SyntaxError:
             return False
         return [ast.dump(node) for node in inside] == [ast.dump(node) for node in run]
+
+
+@functools.lru_cache(maxsize=16)
+def source_text(text: str) -> SourceText:
+    """A text with its syntax tree, kept for a while: patches look at one text again and again."""
+    return SourceText(text)
 
 
 def locate(source: SourceText, edit: Edit) -> Found:
@@ -136,8 +150,8 @@ def replacement_text(edit: Edit, place: Place) -> str:
     """What is written at ``place``."""
     if edit.by == "text":
         return edit.replacement
-    text = textwrap.indent(textwrap.dedent(edit.replacement), place.indent)
-    return text if not text or text.endswith("\n") else text + "\n"
+    text = textwrap.dedent(edit.replacement).strip("\n")
+    return textwrap.indent(text, place.indent) + "\n" if text else ""
 
 
 def parse(text: str) -> ast.Module:
@@ -163,19 +177,30 @@ def _parse_statements(text: str) -> list[ast.stmt]:
 
 
 def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[str, _Scope]]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, _Scope):
-            yield prefix + child.name, child
-            yield from _definitions(child, f"{prefix}{child.name}.")
-        elif isinstance(child, ast.stmt | ast.excepthandler):
-            yield from _definitions(child, prefix)
+    for block in _own_blocks(node):
+        for child in block:
+            if isinstance(child, _Scope):
+                yield prefix + child.name, child
+                yield from _definitions(child, f"{prefix}{child.name}.")
+            else:
+                yield from _definitions(child, prefix)
 
 
 def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
-    for each in ast.walk(node):
-        for _, value in ast.iter_fields(each):
-            if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
-                yield value
+    for block in _own_blocks(node):
+        yield block
+        for child in block:
+            yield from _blocks(child)
+
+
+def _own_blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    """The statement lists that a node holds itself, those of its handlers and cases too; expressions hold none."""
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(node, name, None)
+        if isinstance(block, list) and block:
+            yield block
+    for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+        yield part.body
 
 
 def _occurrences(text: str, wanted: str, within: Place) -> list[Place]:
