@@ -127,6 +127,7 @@ def _add_option(parser: argparse.ArgumentParser, flag: Mapping[str, Any], names:
     if flag.get("deprecated"):
         options["help"] = f"deprecated: {flag.get('successor') or 'has no effect'}"
     if flag.get("negatable"):
+        names = [name for name in names if not (name.startswith("--no-") and f"--{name[5:]}" in names)]
         parser.add_argument(*names, action=argparse.BooleanOptionalAction, **options)
         parser.set_defaults(**{dest: _default(flag, bool)})
         return

@@ -50,6 +50,8 @@ class ModelServer:
     max_model_len: int | None = None
     #: Whether there is ``/metrics``.
     shows_metrics: bool = True
+    #: Keys of which requests under ``/v1`` must bear one; () = none needed.
+    api_keys: tuple[str, ...] = ()
     #: Whether each request is logged.
     access_log: bool = True
     #: Counts by name, shown by ``/metrics``.
@@ -75,6 +77,7 @@ class ModelServer:
     ) -> web.StreamResponse:
         status = 500
         try:
+            self._authorize(request)
             response = await handler(request)
             status = response.status
             return response
@@ -87,6 +90,11 @@ class ModelServer:
         finally:
             if self.access_log:
                 self._log_access(request, status)
+
+    def _authorize(self, request: web.Request) -> None:
+        borne = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if self.api_keys and request.path.startswith("/v1/") and borne not in self.api_keys:
+            raise RequestError(401, "Unauthorized")
 
     def _log_access(self, request: web.Request, status: int) -> None:
         peer = request.transport.get_extra_info("peername") if request.transport else None

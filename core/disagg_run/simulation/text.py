@@ -47,6 +47,13 @@ def count_tokens(prompt: Any) -> int:
     return 1
 
 
+def token_ids(text: str) -> list[int]:
+    """The tokens of a prompt as numbers, one a word or mark."""
+    return [
+        int(hashlib.sha256(word.encode("utf-8", "surrogatepass")).hexdigest()[:4], 16) for word in _WORD.findall(text)
+    ]
+
+
 def digest(text: str) -> str:
     """A short digest of a prompt, for telling one KV transfer from another."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
