@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -56,26 +58,25 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Door:
     root = tmp_path_factory.mktemp("door")
     for name in DISTRIBUTIONS:
         build(SOURCES / name, root / "wheels")
-    python = new_environment(root / "venv")
+    python = new_environment(root / "venv", "--without-pip")
+    where = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    packages = subprocess.run(where, check=True, capture_output=True, text=True).stdout.strip()
     ours = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
-    site_packages = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
-    (Path(site_packages) / "beside.pth").write_text(ours, encoding="utf-8")
-    pip(python, "--no-deps", "--no-index", *map(str, sorted((root / "wheels").glob("*.whl"))))
+    (Path(packages) / "beside.pth").write_text(ours, encoding="utf-8")
+    wheels = sorted((root / "wheels").glob("*.whl"))
+    pip(Path(sys.executable), "--no-deps", "--no-index", "--target", packages, *map(str, wheels))
     return Door(python)
 
 
 def build(source: Path, out: Path) -> None:
-    argv = [sys.executable, "-m", "build", "-q", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
-    subprocess.run(argv, check=True)
+    """A wheel, made by the backend as pip and build call it."""
+    out.mkdir(exist_ok=True)
+    program = "import sys; from hatchling.build import build_wheel; build_wheel(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", program, str(out)], cwd=source, check=True)
 
 
-def new_environment(where: Path) -> Path:
-    subprocess.run([sys.executable, "-m", "venv", str(where)], check=True)
+def new_environment(where: Path, *options: str) -> Path:
+    subprocess.run([sys.executable, "-m", "venv", *options, str(where)], check=True)
     return where / "bin" / "python"
 
 
@@ -208,12 +209,37 @@ def test_the_outside_engine_runs_simulated_with_followers_and_kv_transfer(door: 
     assert "[decode-0] " in done.stderr
 
 
-def test_a_simulated_server_that_dies_is_named(door: Door, tmp_path: Path) -> None:
-    words = ("--engine", "toy-disagg", "--model", "toy-model", "--nodes", "127.77.2.1,127.77.2.2", "--simulate")
-    fault = ("--simulate-opt", "decode-0:--exit-after-s 1 --exit-code 9")
-    done = door.run(*words, *fault, "--smoke", "4", "--run-dir", str(tmp_path / "run"))
-    assert done.returncode == 11, done.stderr
-    assert "\nerror: decode-0 of rank 1 exited with code 9" in done.stderr
+PAGE = SOURCES.parents[1] / "docs" / "writing-a-plugin.md"
+
+
+def commands_of_the_tutorial() -> list[tuple[list[str], list[str]]]:
+    """Each command of the page with the lines that the page shows of its output."""
+    console = re.search(r"```console\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert console is not None
+    sessions = [session.splitlines() for session in console[1].removeprefix("$ ").split("\n$ ")]
+    return [(shlex.split(session[0]), session[1:]) for session in sessions]
+
+
+@pytest.mark.parametrize(("words", "lines"), commands_of_the_tutorial(), ids=lambda value: " ".join(value)[:60])
+def test_the_tutorials_commands_print_what_it_shows(
+    door: Door, tmp_path: Path, words: list[str], lines: list[str]
+) -> None:
+    assert words[0] == "disagg-run"
+    if "--simulate" in words:
+        words = [*words, "--nodes", "127.77.3.1,127.77.3.2", "--run-dir", str(tmp_path / "run")]
+    done = door.run(*words[1:])
+    assert lines
+    for line in lines:
+        assert line in done.stdout + done.stderr
+
+
+def test_the_tutorials_tests_pass(door: Door, tmp_path: Path) -> None:
+    example = re.search(r"<!-- example -->\n```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert example is not None
+    (tmp_path / "test_example.py").write_text(example[1], encoding="utf-8")
+    argv = [str(door.python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "."]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert "3 passed" in done.stdout, done.stdout
 
 
 @pytest.mark.real
