@@ -109,7 +109,7 @@ def _fields(record: type) -> str:
     inherited = [each.__name__ for each in record.__bases__ if attrs.has(each)]
     rows = ["| field | type | default | meaning |", "|---|---|---|---|"]
     for field in attrs.fields(record):
-        if not field.inherited:
+        if not field.inherited and not field.name.startswith("_"):
             default = f"`{_cell(_default(field))}`" if field.default is not attrs.NOTHING else ""
             meaning = _cell(_ticks(comments.get(field.name, "")))
             rows.append(f"| `{field.name}` | `{_cell(str(field.type))}` | {default} | {meaning} |")
@@ -119,7 +119,9 @@ def _fields(record: type) -> str:
 
 def _default(field: attrs.Attribute[Any]) -> str:
     value: Any = field.default
-    return _shown(value.factory() if isinstance(value, attrs.Factory) else value)  # type: ignore[arg-type]
+    if isinstance(value, attrs.Factory):  # type: ignore[arg-type]
+        return "…" if value.takes_self else _shown(value.factory())
+    return _shown(value)
 
 
 def _shown(value: Any) -> str:
