@@ -42,7 +42,7 @@ class Stamp:
             return attrs.evolve(source, plugin=self.default.plugin)
         return source
 
-    # Records are built anew rather than by attrs.evolve, which takes twice the time: a large plan has 100,000 flags.
+    # A large plan has 100,000 flags: what has a source is kept, the rest built anew, twice as fast as by attrs.evolve.
 
     def _flag(self, flag: Flag) -> Flag:
         _text(flag.name, "the name of a Flag")
@@ -50,19 +50,25 @@ class Stamp:
             _text(value, f"a value of {flag.name}")
         if flag.json is not None:
             _json_object(flag.json, flag.name)
-        leaves = flag.leaf_sources
+        source, leaves = self._source(flag.source), flag.leaf_sources
         if leaves:
-            leaves = {path: self._source(source) for path, source in leaves.items()}
-        return Flag(flag.name, flag.values, json=flag.json, source=self._source(flag.source), leaf_sources=leaves)
+            leaves = {path: self._source(each) for path, each in leaves.items()}
+        elif source is flag.source:
+            return flag
+        return Flag(flag.name, flag.values, json=flag.json, source=source, leaf_sources=leaves)
 
     def _env(self, setting: EnvSetting) -> EnvSetting:
         _text(setting.name, "the name of an EnvSetting")
         _text(setting.value, f"the value of {setting.name}")
-        return EnvSetting(setting.name, setting.value, op=setting.op, source=self._source(setting.source))
+        source = self._source(setting.source)
+        if source is setting.source:
+            return setting
+        return EnvSetting(setting.name, setting.value, op=setting.op, source=source)
 
     def _listener(self, listener: Listener) -> Listener:
         _text(listener.name, "the name of a Listener")
-        return attrs.evolve(listener, source=self._source(listener.source))
+        source = self._source(listener.source)
+        return listener if source is listener.source else attrs.evolve(listener, source=source)
 
     def _command(self, command: Command) -> Command:
         if not command.program:
