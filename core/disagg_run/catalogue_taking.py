@@ -208,9 +208,8 @@ def _changes(old: FlagSpec, new: FlagSpec) -> list[str]:
 def _listed(what: str, old: Sequence[str], new: Sequence[str]) -> list[str]:
     gone = [text for text in old if text not in new]
     come = [text for text in new if text not in old]
-    return (
-        [f"{what}s {' '.join([*('+' + text for text in come), *('-' + text for text in gone)])}"] if gone + come else []
-    )
+    said = [f"new {what} {', '.join(come)}"] if come else []
+    return [*said, f"no {what} {', '.join(gone)} any more"] if gone else said
 
 
 def _count(flag: FlagSpec) -> str:
