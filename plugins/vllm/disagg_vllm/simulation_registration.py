@@ -66,7 +66,7 @@ async def keep_registered(settings: Settings) -> None:
         import zmq
         import zmq.asyncio
     except ImportError as error:
-        raise Died("pyzmq is missing, which registration needs: pip install pyzmq") from error
+        raise Died("pyzmq is missing, which registration needs: pip install 'disagg-run[routers]'") from error
     interval = _NEW_INTERVAL_S if settings.version >= NEW_FORM else _OLD_INTERVAL_S
     endpoint = f"tcp://{settings.extra['proxy_ip']}:{settings.extra['proxy_ping_port']}"
     context = zmq.asyncio.Context()

@@ -1,0 +1,265 @@
+"""The stand-ins behind the real routers of PyPI, which the test installs into a virtual environment of its own."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from disagg_run.simulation import text
+
+pytestmark = pytest.mark.real
+
+ROUTERS = ("sglang-router==0.3.2", "vllm-router==0.1.17")
+MODEL = "Toy-Model"
+ROUTER_PORT, SGLANG_PORT, VLLM_PORT, DISCOVERY_PORT = 30000, 8000, 2584, 36367
+QUICK = ("--load-s", "0", "--ttft-s", "0", "--tpot-s", "0", "--peer-timeout-s", "5")
+
+
+@pytest.fixture(scope="session")
+def routers(pytestconfig: pytest.Config) -> Path:
+    """The ``bin`` directory of a virtual environment with the routers; made once, and kept in pytest's cache."""
+    if pytestconfig.cache is None:
+        raise RuntimeError("pytest's cache is off: run without -p no:cacheprovider")
+    home = pytestconfig.cache.mkdir("routers-" + "-".join(ROUTERS).replace("=", ""))
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = home / "done"
+        if not done.exists():
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(home / "venv")], check=True)
+            subprocess.run([str(home / "venv/bin/python"), "-m", "pip", "install", "-q", *ROUTERS], check=True)
+            done.touch()
+    return home / "venv/bin"
+
+
+class Launch:
+    """Some processes, each on a loopback address of its own, and their logs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: list[subprocess.Popen[bytes]] = []
+        pid = os.getpid()
+        self._prefix = f"127.{200 + pid // 250 % 50}.{1 + pid % 250}"
+
+    def address(self, number: int) -> str:
+        return f"{self._prefix}.{number}"
+
+    def start(self, number: int, argv: Sequence[str], **env: str) -> Path:
+        """Start a command as node ``number``; returns its log."""
+        log = self.folder / f"{len(self.processes)}.log"
+        # The routers look for a tokenizer in the internet; nothing of these tests leaves this machine.
+        offline = {"HF_ENDPOINT": "http://127.0.0.1:9", "DISAGG_RUN_NODE_ADDRESS": self.address(number)}
+        with log.open("wb") as stream:
+            self.processes.append(
+                subprocess.Popen(
+                    argv,
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    env={**os.environ, **offline, **env},
+                )
+            )
+        return log
+
+    def wait(self, holds: Callable[[], bool], what: str, *, timeout_s: float = 40.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not holds():
+            if time.monotonic() > deadline or any(process.poll() is not None for process in self.processes):
+                logs = (
+                    f"== {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in self.folder.glob("*.log")
+                )
+                pytest.fail(f"not seen: {what}\n" + "\n".join(logs))
+            time.sleep(0.05)
+
+    def status(self, path: str) -> int | None:
+        try:
+            return httpx.get(self.router + path, timeout=5, trust_env=False).status_code
+        except httpx.TransportError:
+            return None
+
+    @property
+    def router(self) -> str:
+        return f"http://{self.address(1)}:{ROUTER_PORT}"
+
+    def end(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(10)
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    made = Launch(tmp_path)
+    yield made
+    made.end()
+
+
+def check_generations(launch: Launch, *, rounds: int = 1) -> None:
+    """Completions and chat, plain and streamed, are what the model says."""
+    messages = [{"role": "user", "content": "hello there"}]
+    asked: list[tuple[str, dict[str, Any], str]] = [
+        ("/v1/completions", {"prompt": "hello there"}, "hello there"),
+        ("/v1/chat/completions", {"messages": messages}, text.chat_text(messages)),
+    ]
+    for path, prompt, words in asked * rounds:
+        expected = text.answer(words, 6)
+        body = {"model": MODEL, "max_tokens": 6, **prompt}
+        plain = httpx.post(launch.router + path, json=body, timeout=20, trust_env=False)
+        assert plain.status_code == 200, plain.text
+        choice = plain.json()["choices"][0]
+        assert (choice.get("text") or choice["message"]["content"]) == expected
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        streamed = httpx.post(launch.router + path, json={**body, **options}, timeout=20, trust_env=False)
+        lines = [line.removeprefix("data: ") for line in streamed.text.splitlines() if line]
+        assert lines[-1] == "[DONE]", streamed.text
+        events = [json.loads(line) for line in lines[:-1]]
+        pieces = [event["choices"][0] for event in events if event["choices"]]
+        said = "".join(piece.get("text") or piece.get("delta", {}).get("content") or "" for piece in pieces)
+        assert said == expected
+        assert events[-1]["usage"]["completion_tokens"] == 6
+
+
+def transfers(launch: Launch, number: int, port: int) -> int:
+    """How many requests a decode server took over from a prefill server."""
+    metrics = httpx.get(f"http://{launch.address(number)}:{port}/metrics", trust_env=False).text
+    counts = dict(line.split() for line in metrics.splitlines())
+    assert "standin_local_prefills_total" not in counts
+    return int(counts["standin_kv_transfers_total"])
+
+
+# --- SGLang ------------------------------------------------------------------------------------------------------
+
+
+def start_sglang(launch: Launch, number: int, mode: str) -> None:
+    launch.start(
+        number,
+        [
+            *(sys.executable, "-m", "disagg_sglang.simulation", *QUICK, "--"),
+            *(
+                "python3",
+                "-m",
+                "sglang.launch_server",
+                "--model-path",
+                f"/models/{MODEL}",
+                "--served-model-name",
+                MODEL,
+            ),
+            *("--disaggregation-mode", mode, "--host", "0.0.0.0", "--port", str(SGLANG_PORT), "--tp-size", "8"),
+            *("--disaggregation-transfer-backend", "mori", "--enable-metrics"),
+        ],
+    )
+
+
+@pytest.mark.parametrize(("prefills", "decodes"), [(1, 1), (2, 1), (1, 2)])
+def test_sglang_router_joins_prefill_and_decode(prefills: int, decodes: int, launch: Launch, routers: Path) -> None:
+    argv = [str(routers / "python"), "-m", "sglang_router.launch_router", "--pd-disaggregation", "--policy", "random"]
+    argv += ["--host", launch.address(1), "--port", str(ROUTER_PORT), "--worker-startup-check-interval", "1"]
+    argv += ["--prometheus-host", launch.address(1), "--prometheus-port", "29100"]
+    for number in range(1, prefills + decodes + 1):
+        start_sglang(launch, number, "prefill" if number <= prefills else "decode")
+        url = f"http://{launch.address(number)}:{SGLANG_PORT}"
+        argv += ["--prefill", url, "8998"] if number <= prefills else ["--decode", url]
+    launch.start(1, argv)
+
+    def complete() -> bool:
+        if launch.status("/readiness") != 200:
+            return False
+        workers = httpx.get(launch.router + "/workers", trust_env=False).json()["workers"]
+        return len([worker for worker in workers if worker["is_healthy"]]) == prefills + decodes
+
+    launch.wait(complete, "all workers healthy at the router")
+    check_generations(launch, rounds=3)
+    taken = [transfers(launch, number, SGLANG_PORT) for number in range(prefills + 1, prefills + decodes + 1)]
+    assert sum(taken) == 12
+
+
+# --- vLLM --------------------------------------------------------------------------------------------------------
+
+
+def start_vllm(launch: Launch, number: int, role: str, connector: str, *options: str, **extra: Any) -> None:
+    config = {"kv_connector": connector, "kv_role": role, "kv_connector_extra_config": extra}
+    launch.start(
+        number,
+        [
+            *(sys.executable, "-m", "disagg_vllm.simulation", *QUICK, *options, "--"),
+            *("vllm", "serve", f"/models/{MODEL}", "--served-model-name", MODEL, "--port", str(VLLM_PORT)),
+            *("--tensor-parallel-size", "8", "--kv-transfer-config", json.dumps(config)),
+        ],
+        VLLM_NIXL_SIDE_CHANNEL_HOST=launch.address(number),
+    )
+
+
+def start_moriio(launch: Launch, number: int, role: str, mode: str, *options: str) -> None:
+    place = {"proxy_ip": launch.address(1), "proxy_ping_port": str(DISCOVERY_PORT), "http_port": str(VLLM_PORT)}
+    start_vllm(launch, number, role, "MoRIIOConnector", *options, **place, read_mode=mode == "READ")
+
+
+def start_vllm_router(launch: Launch, routers: Path, connector: str, *more: str) -> Path:
+    argv = [str(routers / "vllm-router"), "--vllm-pd-disaggregation", "--kv-connector", connector]
+    argv += ["--host", launch.address(1), "--port", str(ROUTER_PORT), "--policy", "round_robin"]
+    argv += ["--prometheus-host", launch.address(1), "--prometheus-port", "29100"]
+    return launch.start(1, [*argv, "--worker-startup-check-interval", "1", *more])
+
+
+def discovery(launch: Launch) -> tuple[str, str]:
+    return "--vllm-discovery-address", f"{launch.address(1)}:{DISCOVERY_PORT}"
+
+
+@pytest.mark.parametrize(
+    ("mode", "prefills", "decodes"), [("READ", 1, 1), ("WRITE", 1, 1), ("READ", 2, 1), ("READ", 1, 2)]
+)
+def test_vllm_router_discovers_prefill_and_decode(
+    mode: str, prefills: int, decodes: int, launch: Launch, routers: Path
+) -> None:
+    for number in range(1, prefills + decodes + 1):
+        start_moriio(launch, number, "kv_producer" if number <= prefills else "kv_consumer", mode)
+    log = start_vllm_router(launch, routers, "moriio", *discovery(launch))
+    counts = {"Add Prefill": prefills, "Add Decode": decodes}
+    launch.wait(lambda: all(log.read_text().count(word) >= n for word, n in counts.items()), "all workers named")
+    launch.wait(lambda: launch.status("/health") == 200, "router healthy")
+    check_generations(launch, rounds=3)
+    taken = [transfers(launch, number, VLLM_PORT) for number in range(prefills + 1, prefills + decodes + 1)]
+    assert sum(taken) == 12
+
+
+@pytest.mark.parametrize(("connector", "name"), [("nixl", "NixlConnector"), ("mooncake", "MooncakeConnector")])
+def test_vllm_router_joins_servers_that_it_is_told(connector: str, name: str, launch: Launch, routers: Path) -> None:
+    start_vllm(launch, 1, "kv_producer", name)
+    start_vllm(launch, 2, "kv_consumer", name)
+    bootstrap = ["8998"] if connector == "mooncake" else []
+    prefill = ["--prefill", f"http://{launch.address(1)}:{VLLM_PORT}", *bootstrap]
+    decode = ["--decode", f"http://{launch.address(2)}:{VLLM_PORT}"]
+    start_vllm_router(launch, routers, connector, *prefill, *decode)
+    launch.wait(lambda: launch.status("/health") == 200, "router healthy")
+    check_generations(launch)
+    assert transfers(launch, 2, VLLM_PORT) == 4
+
+
+def test_vllm_router_does_not_find_servers_of_the_old_generation(launch: Launch, routers: Path) -> None:
+    for number, role in ((1, "kv_producer"), (2, "kv_consumer")):
+        start_moriio(launch, number, role, "WRITE", "--catalogue-version", "0.19.1")
+    log = start_vllm_router(launch, routers, "moriio", *discovery(launch))
+    launch.wait(lambda: launch.status("/health") == 503, "router up without workers")
+    launch.wait(lambda: "missing field `http_address`" in log.read_text(), "a registration that the router cannot read")
+    assert "Add Prefill" not in log.read_text()
+    assert launch.status("/health") == 503
+
+
+def test_vllm_router_drops_a_server_of_the_other_transfer_mode(launch: Launch, routers: Path) -> None:
+    start_moriio(launch, 1, "kv_producer", "READ")
+    log = start_vllm_router(launch, routers, "moriio", *discovery(launch))
+    launch.wait(lambda: "Add Prefill" in log.read_text(), "the first server named")
+    start_moriio(launch, 2, "kv_consumer", "WRITE")
+    launch.wait(lambda: "mismatch" in log.read_text().lower(), "a mismatch")
+    assert launch.status("/health") == 503
