@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import pluggy
 
 from disagg_run import hookspecs
+from disagg_run.context import RankContext
 from disagg_run.errors import DisaggError, PluginError, SpecError
 from disagg_run.host_loading import LoadedPlugin, PluginProblem, load_plugins, name_plugin, one_line
-from disagg_run.host_selection import Contribution, Selection
+from disagg_run.host_selection import Contribution, Selection, offered_patches
 from disagg_run.host_stamping import describe
 from disagg_run.planning.document import PluginUsed
-from disagg_run.records import Engine, Extension, ModelRow
+from disagg_run.records import Engine, Extension, ModelRow, Patch
 from disagg_run.spec.model import frozen_map
 
 __all__ = ["DISABLE", "Contribution", "Host", "PluginProblem", "Selection", "build_host"]
@@ -122,6 +123,10 @@ class Host:
             if _kind(plugin.record) == "site" or plugin in _asked_for(fitting.values(), patches)
         ]
         return Selection(self._loaded[engine], chosen, others)
+
+    def offered_patches(self, name: str, ctx: RankContext) -> tuple[Contribution[Patch], ...]:
+        """What the patch plugin of that name offers, outside a plan; PluginError where its hook fails."""
+        return offered_patches(self._loaded[name], ctx)
 
     def _records(self) -> Iterator[tuple[str, Engine | Extension]]:
         for name, plugin in self._loaded.items():

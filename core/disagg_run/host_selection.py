@@ -191,6 +191,16 @@ class Selection:
         return tuple(found)
 
 
+def offered_patches(plugin: LoadedPlugin, ctx: RankContext) -> tuple[Contribution[Patch], ...]:
+    """What one patch plugin offers, outside a plan; PluginError where its hook fails."""
+    if "disagg_patches" not in plugin.hooks:
+        return ()
+    item = _prepare(plugin, "disagg_patches")
+    return tuple(
+        Contribution(record, item.plugin, item.layer) for record in _records(item, "disagg_patches", Patch, ctx)
+    )
+
+
 def _prepare(plugin: LoadedPlugin, hook: str) -> _Implementation:
     implementation = plugin.hooks[hook]
     layer = layer_of(plugin)

@@ -24,6 +24,7 @@ COMMANDS = {
     "models": ("models:command", "list the models that an engine knows"),
     "status": ("status:command", "say what runs in a run directory, or how it ended"),
     "catalogue": ("catalogue:command", "take the flags that an installed engine or router knows"),
+    "patches": ("patches:command", "list, try, apply and revert source patches of an installed engine"),
     "agent": ("agent:command", "run one rank of a finished plan on this node; launchers start it"),
 }
 

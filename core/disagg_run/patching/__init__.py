@@ -5,8 +5,9 @@ from __future__ import annotations
 from disagg_run.patching.applying import apply_patches, check_patches, find_site, ledgers, revert_patches
 from disagg_run.patching.fitting import is_needed
 from disagg_run.patching.ledger import Ledger
+from disagg_run.patching.previewing import Preview, preview
 from disagg_run.patching.reading import read_patches
-from disagg_run.patching.selection import Selected, select_patches
+from disagg_run.patching.selection import Selected, named_patches, select_patches
 from disagg_run.patching.states import FileChange, PatchesRefused, PatchState
 
 __all__ = [
@@ -14,12 +15,15 @@ __all__ = [
     "Ledger",
     "PatchState",
     "PatchesRefused",
+    "Preview",
     "Selected",
     "apply_patches",
     "check_patches",
     "find_site",
     "is_needed",
     "ledgers",
+    "named_patches",
+    "preview",
     "read_patches",
     "revert_patches",
     "select_patches",

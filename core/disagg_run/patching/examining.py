@@ -124,7 +124,7 @@ class _Root:
         if self.before and all(self._stands(name) for name in self.candidates):
             return {name: self._standing(name) for name in self.candidates}, None
         self.originals = self._read()
-        edited = carry_out({name: _decoded(data) for name, data in self.originals.items()}, self.patches)
+        edited = carry_out({name: decoded(data) for name, data in self.originals.items()}, self.patches)
         after = {name: text.encode() for name, text in edited.texts.items()}
         self._check_kept(edited)
         self._check_digests(edited, after)
@@ -249,11 +249,11 @@ class _Root:
         return tuple(writes), frozen_map(files)
 
 
-def _decoded(data: bytes | None) -> str | None:
+def decoded(data: bytes | None) -> str | None:
+    """The text of a source file; "" for one that is not UTF-8, in which no anchor stands."""
     if data is None:
         return None
     try:
         return data.decode()
     except UnicodeDecodeError:
-        # Latin-1 never fails and never equals an anchor by chance beyond ASCII; such a file simply does not match.
         return ""

@@ -61,16 +61,16 @@ def for_version(patch: Patch, version: str) -> Patch | NotNeeded | Outside:
 
 
 def not_needed(patch: Patch) -> str:
-    """Why a patch is not needed from ``fixed_in`` on."""
+    """Since when a patch is not needed, and why."""
     did = f": {patch.fixed_by}" if patch.fixed_by else ""
     instead = f"; the setting {patch.instead} instead" if patch.instead else ""
-    return f"not needed from {patch.package[0]} {patch.fixed_in}{did}{instead}"
+    return f"from {patch.package[0]} {patch.fixed_in} on{did}{instead}"
 
 
 def upstream_history(patch: Patch) -> str:
     """What upstream did about the matter, for a message that says a patch does not match; "" = not known."""
     if patch.fixed_in:
-        return not_needed(patch).removeprefix("not needed ")
+        return not_needed(patch)
     return f"see {patch.upstream}" if patch.upstream else ""
 
 

@@ -49,15 +49,13 @@ def select_patches(
     Raises SpecError for an unknown name (with the nearest), ConflictError for two patches of one id, and PatchError for
     a required patch that is not for this version, for patches that change one place, and for any under ``forbid``.
     """
-    by_id = _by_id(offered)
-    chosen = _closed(_named(by_id, wanted), by_id)
     patches: list[Patch] = []
     notes: list[str] = []
-    for patch in in_order(chosen):
+    for patch in named_patches(offered, wanted):
         settled = distributions is None or set(distributions) & set(patch.package)
         found = for_version(patch, version) if settled else patch
         if isinstance(found, NotNeeded):
-            notes.append(f"patch {patch.id!r} is {found.reason}")
+            notes.append(f"patch {patch.id!r} is not needed {found.reason}")
             patches.append(attrs.evolve(patch, edits=(), digests=(), planned_for=version))
         elif isinstance(found, Outside):
             if patch.required:
@@ -77,6 +75,15 @@ def select_patches(
             remedy="leave them out, or plan for a version that does not need them",
         )
     return selected
+
+
+def named_patches(offered: Sequence[Patch], wanted: Sequence[str]) -> tuple[Patch, ...]:
+    """The patches that ``wanted`` names, by id or set, with those that they require, in order, for all versions.
+
+    Raises SpecError for an unknown name (with the nearest) and ConflictError for two patches of one id.
+    """
+    by_id = _by_id(offered)
+    return in_order(_closed(_named(by_id, wanted), by_id))
 
 
 def check_overlaps(patches: Sequence[Patch]) -> None:

@@ -1,0 +1,59 @@
+"""Patches to choose from on the command line: those of the installed plugins, or those of a plan document."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from disagg_run.context import RankContext
+from disagg_run.errors import UsageError
+from disagg_run.host import Host, build_host
+from disagg_run.planning.document import LaunchPlan
+from disagg_run.records import Engine, Extension, ModelRow, Patch
+from disagg_run.spec.model import LaunchSpec, Node
+
+
+def offers(version: str = "") -> list[tuple[str, Patch]]:
+    """All patches of all healthy patch plugins, each with its plugin's name.
+
+    ``version``: engine version that the plugins are told; "" = the engine's default.
+    """
+    host = build_host()
+    found = []
+    for name, extension in host.extensions().items():
+        if extension.kind == "patches":
+            context = _context(host, extension, version)
+            found += [(name, offer.record) for offer in host.offered_patches(name, context)]
+    return found
+
+
+def planned(path: Path) -> tuple[Patch, ...]:
+    """The patches that a plan document carries, over all ranks."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read the plan {str(path)!r}: {(error.strerror or str(error)).lower()}") from None
+    plan = LaunchPlan.from_json(text)
+    patches = [patch for rank in plan.ranks for group in rank.groups for patch in group.patches]
+    return tuple({patch.id: patch for patch in patches}.values())
+
+
+def _context(host: Host, extension: Extension, version: str) -> RankContext:
+    """What a patch plugin is asked with outside a plan: its engine, a node that nothing is known of, all its patches."""
+    name = extension.engines[0] if extension.engines != "all" else ""
+    engine = host.engines().get(name) or Engine(
+        name=name, summary="", models=(), versions="", default_version=version or "0", default_connector=""
+    )
+    node = Node(address="192.0.2.1")
+    return RankContext(
+        spec=LaunchSpec(engine=name, model="", patches=(extension.name, *extension.patch_sets)),
+        engine=engine,
+        model=ModelRow(name=""),
+        model_path="",
+        engine_version=version or engine.default_version,
+        connector=engine.default_connector,
+        rank=0,
+        node=node,
+        facts=None,
+        heads=(),
+        first_node=node,
+    )
