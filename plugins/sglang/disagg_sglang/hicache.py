@@ -1,0 +1,176 @@
+"""HiCache: KV that prefill's GPUs have no room for, in host memory and, behind it, in a Mooncake store.
+
+The store is one Mooncake master on rank 0, a service, and a part of every prefill server's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from disagg_run.context import ProcessContext, RankContext
+from disagg_run.errors import SpecError
+from disagg_run.records import Command, Flag, Listener, Probe, ServiceProcess, flag
+from disagg_run.sources import Layer, Source
+from disagg_run.spec.model import ROLES
+from disagg_sglang import devices, models
+
+MASTER = "mooncake-master"
+MASTER_PORT = 50061
+METADATA_PORT = 8080
+METRICS_PORT = 9003
+#: Seconds in which the master must answer; it takes about one.
+MASTER_TIMEOUT_S = 60.0
+
+
+def enabled(ctx: RankContext) -> bool:
+    """Whether KV is offloaded to host memory, for prefill or for all."""
+    return any(ctx.setting("kv_offloading", role=role) == "dram" for role in ROLES)
+
+
+def stored(ctx: RankContext) -> bool:
+    """Whether a Mooncake store lies behind host memory."""
+    return enabled(ctx) and any(ctx.setting("hicache_storage_backend", role=role) == "mooncake" for role in ROLES)
+
+
+def server_flags(ctx: ProcessContext) -> Iterator[Flag]:
+    """The page size, which both roles share, and what prefill needs beside it."""
+    yield from _page_size(ctx)
+    if not enabled(ctx) or ctx.process.role != "prefill":
+        return
+    yield flag("--enable-hierarchical-cache", source=ctx.source("kv_offloading"))
+    yield _size(ctx)
+    yield _given(ctx, "--hicache-io-backend", "hicache_io_backend", "direct")
+    layout = "page_first" if stored(ctx) else "page_first_direct"
+    yield _given(ctx, "--hicache-mem-layout", "hicache_mem_layout", layout)
+    yield _given(ctx, "--hicache-write-policy", "hicache_write_policy", "write_through")
+    yield _given(ctx, "--hicache-storage-prefetch-policy", "hicache_prefetch_policy", "wait_complete")
+    backend = ctx.setting("hicache_storage_backend")
+    if backend is not None:
+        yield flag("--hicache-storage-backend", backend, source=ctx.source("hicache_storage_backend"))
+    if stored(ctx):
+        yield _store_config(ctx)
+        # The store's hits are seen nowhere else.
+        yield flag("--enable-metrics")
+        yield flag("--enable-cache-report")
+
+
+def _page_size(ctx: ProcessContext) -> Iterator[Flag]:
+    """One page size: the user's, else the model's, else with HiCache 1 (R8)."""
+    own, asked = models.body(ctx).page_size, _page_size_setting(ctx)
+    if own is not None:
+        yield flag("--page-size", own, source=ctx.table_source("page_size"))
+    elif enabled(ctx) and asked is None:
+        yield flag("--page-size", 1)
+    if asked is not None:
+        yield flag("--page-size", asked[0], source=asked[1])
+
+
+def _page_size_setting(ctx: ProcessContext) -> tuple[int, Source] | None:
+    size = ctx.setting("hicache_page_size")
+    return None if size is None or not enabled(ctx) else (size, ctx.source("hicache_page_size"))
+
+
+def _size(ctx: ProcessContext) -> Flag:
+    """Host memory as a budget of gigabytes for each rank, or as a multiple of the GPU's KV memory."""
+    budget = ctx.setting("total_cpu_dram_gb")
+    if budget is None or ctx.setting("force_hicache_ratio", False):
+        return _given(ctx, "--hicache-ratio", "hicache_ratio", 5)
+    size, why = rank_gigabytes(ctx, budget)
+    source = ctx.source("total_cpu_dram_gb")
+    if size < 1:
+        raise SpecError(
+            f"{budget:g} GB of host memory ({source}) is {why}: less than a gigabyte",
+            remedy="raise total_cpu_dram_gb, or leave it out and set hicache_ratio",
+        )
+    return flag("--hicache-size", size, source=Source(layer=source.layer, where=source.where, why=why))
+
+
+def rank_gigabytes(ctx: ProcessContext, budget: float) -> tuple[int, str]:
+    """Whole gigabytes (of 10^9 bytes, as the engine counts) for one rank's pool, and why.
+
+    ``budget``: of the node; shared by the ranks of all its prefill servers, and by the pools of a rank.
+    """
+    ranks = len(ctx.process.gpus) * max(1, sum(name.startswith("prefill-") for name in ctx.servers))
+    pools = max(1, ctx.setting("hicache_host_pool_count", 1))
+    return int(budget / (ranks * pools)), f"{budget:g} GB over {ranks} ranks of the node, {pools} pool(s) each"
+
+
+def _store_config(ctx: ProcessContext) -> Flag:
+    master, host = ctx.peers[MASTER], _url_host(ctx.first_node.address)
+    names, _ = devices.ib_devices(ctx, ctx.engine.name)
+    config: dict[str, Any] = {
+        "master_server_address": f"{host}:{master['rpc']}",
+        "protocol": ctx.setting("mc_protocol", "tcp"),
+        "device_name": ",".join(names),
+        # Of this node, never the head's: remote ranks would register a wrong address.
+        "local_hostname": ctx.node.address,
+        "global_segment_size": ctx.setting("mc_global_segment_size", "64gb"),
+        "metadata_server": f"http://{host}:{master['metadata']}/metadata",
+        "check_server": False,
+    }
+    named = {"protocol": "mc_protocol", "global_segment_size": "mc_global_segment_size"}
+    sources = {key: ctx.source(name) for key, name in named.items() if ctx.setting(name) is not None}
+    return Flag("--hicache-storage-backend-extra-config", json=config, leaf_sources=sources)
+
+
+def _url_host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def services(ctx: RankContext) -> Iterator[ServiceProcess]:
+    """The Mooncake master, on rank 0, before any server starts."""
+    if ctx.rank != 0 or not stored(ctx):
+        return
+    # Booleans of its parser have their value in the same word.
+    program = (
+        "mooncake_master",
+        "--enable_http_metadata_server=true",
+        "--enable_metric_reporting=true",
+        "--http_metadata_server_host=0.0.0.0",
+    )
+    flags = (
+        flag("--http_metadata_server_port", "{port:metadata}", source=_set_by(ctx, "mc_metadata_port")),
+        flag("--rpc_port", "{port:rpc}", source=_set_by(ctx, "mc_master_port")),
+        flag("--rpc_thread_num", ctx.setting("mc_master_threads", 64), source=_set_by(ctx, "mc_master_threads")),
+        flag("--metrics_port", "{port:metrics}", source=_set_by(ctx, "mc_metrics_port")),
+        flag(
+            "--eviction_high_watermark_ratio",
+            ctx.setting("mc_eviction_high_watermark", 0.95),
+            source=_set_by(ctx, "mc_eviction_high_watermark"),
+        ),
+    )
+    yield ServiceProcess(
+        name=MASTER,
+        kind="service",
+        command=Command(program=program, flags=flags),
+        listeners=(
+            _listener(ctx, "rpc", "mc_master_port", MASTER_PORT, Probe(kind="tcp", timeout_s=MASTER_TIMEOUT_S)),
+            _listener(ctx, "metadata", "mc_metadata_port", METADATA_PORT, _asked("/health")),
+            _listener(ctx, "metrics", "mc_metrics_port", METRICS_PORT, _asked("/get_all_segments")),
+        ),
+    )
+
+
+def _asked(path: str) -> Probe:
+    return Probe(kind="http", path=path, timeout_s=MASTER_TIMEOUT_S)
+
+
+def _listener(ctx: RankContext, name: str, setting: str, default: int, probe: Probe) -> Listener:
+    port = ctx.setting(setting)
+    return Listener(
+        name=name,
+        default_port=default if port is None else port,
+        pinned=port is not None,
+        probe=probe,
+        source=_set_by(ctx, setting),
+    )
+
+
+def _set_by(ctx: RankContext, name: str) -> Source:
+    return Source(layer=Layer.ENGINE, plugin=ctx.engine.name) if ctx.setting(name) is None else ctx.source(name)
+
+
+def _given(ctx: ProcessContext, name: str, setting: str, default: object) -> Flag:
+    value = ctx.setting(setting, default)
+    return flag(name, f"{value:g}" if isinstance(value, float) else value, source=_set_by(ctx, setting))

@@ -1,0 +1,111 @@
+"""The engine plugin ``sglang-disagg``: SGLang's server behind sglang-router."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from disagg_run.context import ProcessContext, RankContext
+from disagg_run.hookspecs import hookimpl
+from disagg_run.records import (
+    Command,
+    ContainerNeeds,
+    Engine,
+    EnvSetting,
+    Listener,
+    Preflight,
+    ServiceProcess,
+    SharedValue,
+    Simulation,
+)
+from disagg_sglang import (
+    container,
+    environment,
+    hicache,
+    listeners,
+    models,
+    preflight,
+    router,
+    server,
+    settings,
+    versions,
+)
+
+#: What prefill and decode must have in common; the engine itself compares some of it when the first request is served.
+PARITY = (
+    SharedValue(name="page-size", flag="--page-size", why="KV moves page by page"),
+    SharedValue(
+        name="kv-cache-dtype", flag="--kv-cache-dtype", why="KV is moved as it lies in memory", versions=">=0.5.12"
+    ),
+    SharedValue(name="context-length", flag="--context-length", why="decode would wait for what prefill refuses"),
+    SharedValue(name="served-model-name", flag="--served-model-name", why="the router sends both one request"),
+)
+
+
+@hookimpl
+def disagg_plugin() -> Engine:
+    return Engine(
+        name="sglang-disagg",
+        summary="SGLang's server behind sglang-router",
+        models=models.read_models,
+        versions=versions.RANGE,
+        default_version=versions.NEWEST,
+        default_connector="sglang-mori",
+        multi_node_workers=True,
+        settings=settings.ENGINE,
+        contract_unset=settings.CONTRACT_UNSET,
+        parity=PARITY,
+        catalogues=versions.CATALOGUES,
+        parsers={
+            "server": ("@python", "-m", "sglang.launch_server"),
+            "router": ("@python", "-m", "sglang_router.launch_router"),
+        },
+        gone_flags=versions.GONE_FLAGS,
+        distributions=("sglang",),
+    )
+
+
+@hookimpl
+def disagg_services(ctx: RankContext) -> Iterable[ServiceProcess]:
+    return hicache.services(ctx)
+
+
+@hookimpl
+def disagg_readiness(ctx: ProcessContext) -> Iterable[Listener]:
+    if ctx.process.kind == "router":
+        return listeners.router_listeners(ctx)
+    return listeners.server_listeners(ctx)
+
+
+@hookimpl
+def disagg_server_command(ctx: ProcessContext) -> Iterable[Command]:
+    return [server.server_command(ctx)]
+
+
+@hookimpl
+def disagg_router_command(ctx: ProcessContext) -> Iterable[Command]:
+    return [router.router_command(ctx)]
+
+
+@hookimpl
+def disagg_env(ctx: ProcessContext) -> Iterable[EnvSetting]:
+    return environment.environment(ctx)
+
+
+@hookimpl
+def disagg_container(ctx: RankContext) -> Iterable[ContainerNeeds]:
+    return [container.container_needs(ctx)]
+
+
+@hookimpl
+def disagg_preflight(ctx: RankContext) -> Iterable[Preflight]:
+    return preflight.checks(ctx)
+
+
+@hookimpl
+def disagg_simulation(ctx: ProcessContext) -> Iterable[Simulation]:
+    if ctx.process.kind == "router":
+        return [Simulation(program=("@python", "-m", "sglang_router.launch_router"), stand_in=False)]
+    if ctx.process.kind != "server":
+        return ()
+    words = ("-m", "disagg_sglang.simulation", "--catalogue-version", versions.catalogue_version(ctx.engine_version))
+    return [Simulation(program=("@python", *words))]

@@ -1,0 +1,155 @@
+"""The command of SGLang's server, the same program for prefill and decode, heads and followers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import attrs
+
+from disagg_run.context import ProcessContext
+from disagg_run.errors import ParityError, SpecError
+from disagg_run.records import Command, Flag, flag
+from disagg_run.sources import Layer, Source
+from disagg_sglang import batching, hicache, models, speculation, versions
+from disagg_sglang.listeners import HTTP_PORT, bootstrap_port, port_source, says_bootstrap_port
+
+PROGRAM = ("python3", "-m", "sglang.launch_server")
+
+#: Name of the check that an expert waives to split attention differently in prefill and decode.
+TP_CHECK = "attention-tp"
+
+
+def server_command(ctx: ProcessContext) -> Command:
+    """The command of one process of a worker.
+
+    Raises ParityError for prefill and decode that split attention differently where nobody knows that to work, and
+    SpecError for speculation with a model for which no way is known, and for DP attention in replicas.
+    """
+    _check_attention_split(ctx)
+    parts = (_place, _parallelism, _model, _experts, speculation.flags, batching.flags, hicache.server_flags, _logs)
+    return Command(program=PROGRAM, flags=[each for part in parts for each in part(ctx)])
+
+
+def host_port(address: str, port: int) -> str:
+    """``address:port``, an IPv6 address in brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _place(ctx: ProcessContext) -> Iterator[Flag]:
+    spec = ctx.spec
+    path = "model_path" if spec.model_path else "model_dir"
+    yield flag("--model-path", ctx.model_path, source=attrs.evolve(spec.source(path), why=f"{path} of {spec.model}"))
+    if spec.served_model_name:
+        yield flag("--served-model-name", spec.served_model_name, source=spec.source("served_model_name"))
+    yield flag("--disaggregation-mode", ctx.process.role)
+    if says_bootstrap_port(ctx):
+        source = Source(layer=Layer.ENGINE, plugin=ctx.engine.name, why="one number on all nodes of a worker")
+        chosen = source if ctx.setting("bootstrap_port") is None else ctx.source("bootstrap_port")
+        yield flag("--disaggregation-bootstrap-port", bootstrap_port(ctx), source=chosen)
+    yield flag("--host", "0.0.0.0" if ":" not in ctx.node.address else "::")
+    yield flag("--port", ctx.ports["http"], source=port_source(ctx, "http", "server_port", HTTP_PORT))
+    yield flag("--trust-remote-code")
+
+
+def _parallelism(ctx: ProcessContext) -> Iterator[Flag]:
+    role, spec, name, process = ctx.role_spec, ctx.spec, ctx.process.role, ctx.process
+    yield flag("--tp-size", role.tp, source=spec.source(f"{name}.tp"))
+    if role.pp != 1:
+        yield flag("--pp-size", role.pp, source=spec.source(f"{name}.pp"))
+    if role.dp_attention:
+        yield from _dp_attention(ctx)
+    elif role.dp != 1:
+        yield flag("--dp-size", role.dp, source=spec.source(f"{name}.dp"))
+    if process.node_count > 1 and ctx.head is not None:
+        yield flag("--dist-init-addr", host_port(ctx.head.address, ctx.head.ports["dist_init"]))
+        yield flag("--nnodes", process.node_count)
+        yield flag("--node-rank", process.node_rank)
+
+
+def _dp_attention(ctx: ProcessContext) -> Iterator[Flag]:
+    role, name = ctx.role_spec, ctx.process.role
+    source = ctx.spec.source(f"{name}.dp_attention")
+    if role.dp != 1:
+        raise SpecError(
+            f"{name} asks for DP attention ({source}) in {role.dp} replicas ({ctx.spec.source(f'{name}.dp')}), which"
+            f" {ctx.engine.name} is not known to do",
+            remedy=f"ask for more {name} workers instead of replicas",
+        )
+    ranks = models.dp_ranks(role)
+    # One rank is no data parallelism: the engine then switches DP attention off and refuses what belongs to it.
+    if ranks == 1:
+        return
+    yield from _from(attrs.evolve(source, why=f"every GPU of TP {role.tp} has requests of its own"),
+                     versions.dp_attention(ctx.engine_version, ranks))
+    yield flag("--moe-dense-tp-size", 1, source=source)
+    yield flag("--enable-dp-lm-head", source=source)
+
+
+def _from(source: Source, flags: Iterable[Flag]) -> Iterator[Flag]:
+    return (attrs.evolve(each, source=source) for each in flags)
+
+
+def _model(ctx: ProcessContext) -> Iterator[Flag]:
+    row = models.body(ctx)
+    values = (
+        ("--kv-cache-dtype", "kv_cache_dtype"),
+        ("--attention-backend", "attention_backend"),
+        ("--swa-full-tokens-ratio", "swa_full_tokens_ratio"),
+        ("--tool-call-parser", "tool_call_parser"),
+        ("--reasoning-parser", "reasoning_parser"),
+    )
+    for name, field in values:
+        value = getattr(row, field)
+        if value is not None:
+            yield flag(name, value, source=ctx.table_source(field))
+    if not row.shared_experts_fusion:
+        yield flag("--disable-shared-experts-fusion", source=ctx.table_source("shared_experts_fusion"))
+    if row.moe_dense_tp_size is not None and models.dp_ranks(ctx.role_spec) == 1:
+        yield flag("--moe-dense-tp-size", row.moe_dense_tp_size, source=ctx.table_source("moe_dense_tp_size"))
+    if row.model_loader_extra_config:
+        source = ctx.table_source("model_loader_extra_config")
+        yield flag("--model-loader-extra-config", dict(row.model_loader_extra_config), source=source)
+
+
+def _experts(ctx: ProcessContext) -> Iterator[Flag]:
+    role, name = ctx.role_spec, ctx.process.role
+    if not role.expert_parallel:
+        return
+    experts, source = models.body(ctx).experts, ctx.spec.source(f"{name}.expert_parallel")
+    yield flag("--ep-size", role.tp, source=attrs.evolve(source, why=f"experts over all {role.tp} GPUs"))
+    yield flag("--moe-a2a-backend", experts.a2a_backend, source=ctx.table_source("experts.a2a_backend"))
+    if experts.deepep_mode:
+        yield flag("--deepep-mode", experts.deepep_mode, source=ctx.table_source("experts.deepep_mode"))
+    if experts.dispatch_algorithm and not models.evaluates(ctx):
+        place = ctx.table_source("experts.dispatch_algorithm")
+        yield flag("--ep-dispatch-algorithm", experts.dispatch_algorithm, source=place)
+
+
+def _logs(ctx: ProcessContext) -> Iterator[Flag]:
+    row = models.body(ctx)
+    yield flag("--watchdog-timeout", 3600)
+    yield flag("--load-balance-method", "round_robin")
+    if models.agentic(ctx):
+        yield flag("--log-level", "info", source=ctx.table_source("agentic"))
+        yield flag("--log-level-http", "error", source=ctx.table_source("agentic"))
+    else:
+        yield flag("--log-level", row.log_level, source=_placed(ctx, "log_level"))
+        yield flag("--decode-log-interval", row.decode_log_interval, source=_placed(ctx, "decode_log_interval"))
+    if ctx.setting("enable_metrics", False):
+        yield flag("--enable-metrics", source=ctx.source("enable_metrics"))
+
+
+def _placed(ctx: ProcessContext, field: str) -> Source | None:
+    """The table's place of a field, where the table says it."""
+    return ctx.table_source(field) if field in ctx.model.places else None
+
+
+def _check_attention_split(ctx: ProcessContext) -> None:
+    prefill, decode = models.attention_tp(ctx.spec.prefill), models.attention_tp(ctx.spec.decode)
+    if prefill == decode or models.body(ctx).mixed_tp or TP_CHECK in ctx.spec.waive:
+        return
+    raise ParityError(
+        f"prefill splits attention over {prefill} GPUs and decode over {decode} (DP attention counts as 1), which is"
+        f" not known to work for {ctx.model.name!r} over {ctx.connector}",
+        remedy=f"make them equal, or let it through with --waive {TP_CHECK} and check the answers",
+    )

@@ -1,0 +1,233 @@
+"""What users may set beside flags: settings with their contract variables (FACTS section 1).
+
+Job scripts export some of these variables whatever the user wants; exactly those texts count as not set.
+"""
+
+from __future__ import annotations
+
+from disagg_run.records import Setting
+
+#: The same for variables that the core reads.
+CONTRACT_UNSET = {"ROUTER_PORT": ("30000",)}
+
+_SERVER = (
+    Setting(name="server_port", type="int", summary="HTTP port of servers (8000)"),
+    Setting(name="bootstrap_port", type="int", summary="port on which a prefill worker's bootstrap server waits (8998)"),
+    Setting(name="dist_init_port", type="int", summary="port on which the nodes of one worker meet (20000)"),
+    Setting(
+        name="enable_metrics",
+        type="bool",
+        summary="whether servers give Prometheus metrics under /metrics",
+        env={"ENABLE_METRICS": None},
+        unset_values=("0",),
+    ),
+    Setting(
+        name="agentic",
+        type="bool",
+        summary="whether the load is long conversations that come again: keeps the prefix cache",
+        env={"IS_AGENTIC": None},
+        unset_values=("0",),
+    ),
+    Setting(
+        name="run_eval",
+        type="bool",
+        summary="whether answers are judged: leaves out what buys speed with wrong answers",
+        env={"RUN_EVAL": None, "EVAL_ONLY": None},
+        unset_values=("0",),
+    ),
+    Setting(
+        name="server_timeout_s",
+        type="float",
+        summary="seconds from its start in which a server, or the router, must be ready (the model's, else 1800)",
+        env={"SYNC_BARRIER_TIMEOUT": None},
+    ),
+    Setting(
+        name="aiter_dir",
+        type="str",
+        summary="directory of the image with AITER's Python package (/sgl-workspace/aiter)",
+    ),
+    Setting(
+        name="rdma_traffic_class",
+        type="int",
+        summary="traffic class that MoRI marks RDMA packets with; left out = the NIC's default",
+        env={"MORI_RDMA_TC": None},
+    ),
+)
+
+_ROUTER = (
+    Setting(
+        name="canary_timeout_s",
+        type="float",
+        summary="seconds from the router's start until a generation through it must have come (600)",
+        env={"ROUTER_CANARY_TIMEOUT": None},
+    ),
+    Setting(name="prometheus_port", type="int", summary="port of the router's metrics (29000)"),
+    Setting(
+        name="prefill_router_policy",
+        type="str",
+        summary="policy among prefill workers; in an agentic run that of the router",
+        env={"PREFILL_ROUTER_POLICY": None},
+        unset_values=("random",),
+    ),
+    Setting(
+        name="decode_router_policy",
+        type="str",
+        summary="policy among decode workers",
+        env={"DECODE_ROUTER_POLICY": None},
+        unset_values=("random",),
+    ),
+    Setting(
+        name="router_policy_flags",
+        type="str",
+        summary="router flags in place of all policy flags, as one text",
+        env={"ROUTER_POLICY_FLAGS": None},
+    ),
+    Setting(
+        name="router_cb_args",
+        type="str",
+        summary="router flags in place of the circuit breaker's and the retries', as one text",
+        env={"ROUTER_CB_ARGS": None},
+    ),
+    Setting(
+        name="router_resilience_flags",
+        type="str",
+        summary="router flags in place of those for health checks of an agentic run, as one text",
+        env={"ROUTER_RESILIENCE_FLAGS": None},
+    ),
+)
+
+_HICACHE = (
+    Setting(
+        name="kv_offloading",
+        type="str",
+        summary="where KV goes that the GPUs have no room for; dram = host memory (HiCache), on prefill",
+        env={"KV_OFFLOADING": None},
+        choices=("dram",),
+    ),
+    Setting(
+        name="kv_offload_backend",
+        type="str",
+        summary="who offloads KV (hicache)",
+        env={"KV_OFFLOAD_BACKEND": None},
+        choices=("hicache",),
+    ),
+    Setting(
+        name="hicache_ratio",
+        type="float",
+        summary="host memory for KV as a multiple of the GPUs' (5)",
+        env={"HICACHE_RATIO": None},
+    ),
+    Setting(
+        name="total_cpu_dram_gb",
+        type="float",
+        summary="gigabytes of a node's host memory for KV, over all its prefill GPUs; counts instead of the ratio",
+        env={"TOTAL_CPU_DRAM_GB": None},
+        unset_values=("0",),
+    ),
+    Setting(
+        name="force_hicache_ratio",
+        type="bool",
+        summary="whether the ratio counts even where a budget is given",
+        env={"FORCE_HICACHE_RATIO": None},
+        unset_values=("0",),
+    ),
+    Setting(
+        name="hicache_host_pool_count",
+        type="int",
+        summary="pools of one rank in host memory that share the budget (1)",
+        env={"HICACHE_HOST_POOL_COUNT": None},
+    ),
+    Setting(
+        name="hicache_page_size",
+        type="int",
+        summary="tokens in one page of the KV cache, for both roles (the model's, else 1)",
+        env={"HICACHE_PAGE_SIZE": None},
+    ),
+    Setting(
+        name="hicache_io_backend",
+        type="str",
+        summary="who copies between host and GPU (direct)",
+        env={"HICACHE_IO_BACKEND": None},
+    ),
+    Setting(
+        name="hicache_mem_layout",
+        type="str",
+        summary="layout of KV in host memory (page_first_direct; page_first with a store)",
+        env={"HICACHE_MEM_LAYOUT": None},
+    ),
+    Setting(
+        name="hicache_write_policy",
+        type="str",
+        summary="when KV is written to the host (write_through)",
+        env={"HICACHE_WRITE_POLICY": None},
+    ),
+    Setting(
+        name="hicache_prefetch_policy",
+        type="str",
+        summary="how long prefill waits for KV from the store (wait_complete)",
+        env={"HICACHE_PREFETCH_POLICY": None},
+    ),
+    Setting(
+        name="hicache_storage_backend",
+        type="str",
+        summary="store behind host memory; mooncake is started with the launch",
+        env={"HICACHE_STORAGE_BACKEND": None},
+    ),
+)
+
+_STORE = (
+    Setting(
+        name="mc_master_port",
+        type="int",
+        summary="RPC port of the Mooncake master (50061)",
+        env={"MC_MASTER_PORT": None},
+    ),
+    Setting(
+        name="mc_metadata_port",
+        type="int",
+        summary="HTTP port of the Mooncake master's metadata (8080)",
+        env={"MC_METADATA_PORT": None},
+    ),
+    Setting(
+        name="mc_metrics_port",
+        type="int",
+        summary="HTTP port of the Mooncake master's metrics (9003)",
+        env={"MC_METRICS_PORT": None},
+    ),
+    Setting(name="mc_protocol", type="str", summary="how the store moves KV (tcp)", env={"MC_PROTOCOL": None}),
+    Setting(
+        name="mc_global_segment_size",
+        type="str",
+        summary="memory that each prefill server gives to the store, with a unit (64gb)",
+        env={"MC_GLOBAL_SEG": None},
+    ),
+    Setting(
+        name="mc_master_threads",
+        type="int",
+        summary="RPC threads of the Mooncake master (64)",
+        env={"MC_MASTER_THREADS": None},
+    ),
+    Setting(
+        name="mc_eviction_high_watermark",
+        type="float",
+        summary="share of the store's memory in use from which it evicts, 0 to 1 (0.95)",
+        env={"MC_EVICTION_HIGH_WATERMARK": None},
+    ),
+)
+
+ENGINE = (*_SERVER, *_ROUTER, *_HICACHE, *_STORE)
+
+MORI = (
+    Setting(
+        name="mori_qp_max_send_wr",
+        type="int",
+        summary="work requests that wait in one queue pair (the model's, else 16384)",
+        env={"MORI_IO_QP_MAX_SEND_WR": None},
+    ),
+    Setting(
+        name="mori_sq_backoff_timeout_us",
+        type="int",
+        summary="microseconds for which a full send queue is waited for (50000)",
+        env={"MORI_IO_SQ_BACKOFF_TIMEOUT_US": None},
+    ),
+)

@@ -1,0 +1,54 @@
+"""Multi-token prediction: how many tokens a role drafts, and the flags for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from disagg_run.context import ProcessContext, RankContext
+from disagg_run.errors import SpecError
+from disagg_run.records import EnvSetting, Flag, flag
+from disagg_run.sources import Source
+from disagg_run.spec.model import Role
+from disagg_sglang import models
+
+
+def speculative_tokens(ctx: RankContext, role: Role) -> tuple[int, Source]:
+    """Tokens that a role drafts a step; a role that says none takes the other's, for both need the same KV."""
+    other: Role = "decode" if role == "prefill" else "prefill"
+    if ctx.spec.role(role).mtp or not ctx.spec.role(other).mtp:
+        return ctx.spec.role(role).mtp, ctx.spec.source(f"{role}.mtp")
+    why = "prefill and decode must speculate alike"
+    return ctx.spec.role(other).mtp, attrs.evolve(ctx.spec.source(f"{other}.mtp"), why=why)
+
+
+def flags(ctx: ProcessContext) -> Iterator[Flag]:
+    """The algorithm and its counts; never counts without an algorithm (R7)."""
+    steps, source = speculative_tokens(ctx, ctx.process.role or "prefill")
+    if not steps:
+        return
+    how = models.body(ctx).speculation
+    if how is None:
+        raise SpecError(
+            f"no way of speculation is known for {ctx.model.name!r}, but {steps} tokens are asked for ({source})",
+            remedy="leave MTP out, or pass the engine's --speculative-… flags as args",
+        )
+    yield flag("--speculative-algorithm", how.algorithm, source=ctx.table_source("speculation.algorithm"))
+    # A chain, not a tree: one candidate a step, so as many drafts as steps, and the token that is verified.
+    yield flag("--speculative-eagle-topk", 1, source=source)
+    yield flag("--speculative-num-steps", steps, source=source)
+    drafts = attrs.evolve(source, why=f"{steps} steps and the verified token")
+    yield flag("--speculative-num-draft-tokens", steps + 1, source=drafts)
+
+
+def pretended_acceptance(ctx: ProcessContext) -> Iterator[EnvSetting]:
+    """What makes decode of an agentic benchmark accept as many drafts as real text would on average."""
+    block = models.agentic(ctx)
+    steps, _ = speculative_tokens(ctx, "decode")
+    if block is None or models.evaluates(ctx) or str(steps) not in block.accepted_tokens:
+        return
+    source = ctx.table_source(f"agentic.accepted_tokens.{steps}")
+    yield EnvSetting("SGLANG_SIMULATE_ACC_LEN", block.accepted_tokens[str(steps)], source=source)
+    yield EnvSetting("SGLANG_SIMULATE_ACC_METHOD", "match-expected", source=source)
+    yield EnvSetting("SGLANG_SIMULATE_ACC_TOKEN_MODE", "real-draft-token", source=source)
