@@ -117,11 +117,8 @@ class Host:
         names = [name for name, plugin in fitting.items() if _kind(plugin.record) == "connector"]
         chosen = self._plugin(connector or record.default_connector, "connector", names, engine)
         self._refuse_broken(engine, patches)
-        others = [
-            plugin
-            for plugin in fitting.values()
-            if _kind(plugin.record) == "site" or plugin in _asked_for(fitting.values(), patches)
-        ]
+        asked = _asked_for(tuple(fitting.values()), patches)
+        others = [plugin for plugin in fitting.values() if _kind(plugin.record) == "site" or plugin in asked]
         return Selection(self._loaded[engine], chosen, others)
 
     def offered_patches(self, name: str, ctx: RankContext) -> tuple[Contribution[Patch], ...]:
@@ -172,7 +169,7 @@ def _fits(record: Engine | Extension, engine: str) -> bool:
     return isinstance(record, Extension) and (record.engines == "all" or engine in record.engines)
 
 
-def _asked_for(plugins: Iterable[LoadedPlugin], patches: Sequence[str]) -> list[LoadedPlugin]:
+def _asked_for(plugins: Sequence[LoadedPlugin], patches: Sequence[str]) -> list[LoadedPlugin]:
     """The patch plugins that a list of names brings into a plan."""
     sets = {
         plugin.name: {plugin.name, *plugin.record.patch_sets}
