@@ -125,6 +125,8 @@ class Engine:
     settings: tuple[Setting, ...] = attrs.field(default=(), converter=as_tuple)
     #: Exact texts of contract variables of the core (``ROUTER_PORT``) that count as not set for this engine.
     contract_unset: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, converter=frozen_map)
+    #: Connectors by the name that the contract's ``KV_P2P_TRANSFER`` has for them.
+    kv_transfers: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map)
     #: What prefill and decode must share.
     parity: tuple[SharedValue, ...] = attrs.field(default=(), converter=as_tuple)
     #: Flag catalogues, by program and version.

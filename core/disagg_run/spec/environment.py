@@ -6,14 +6,17 @@ import difflib
 from collections.abc import Iterator, Mapping
 
 from disagg_run.errors import SpecError
-from disagg_run.records import Setting
+from disagg_run.records import Engine, Setting
 from disagg_run.sources import Layer, Source
-from disagg_run.spec.layers import AnyAssignment, Place, SettingAssignment, assign, env_at
+from disagg_run.spec.layers import AnyAssignment, Assignment, Place, SettingAssignment, assign, env_at
 from disagg_run.spec.option import VARIABLE_PREFIX, Option
 from disagg_run.spec.options import OPTIONS, by_variable
 
 #: Texts of a contract variable that count as not set: job scripts export these whatever the user wants.
 UNSET = ("", "none", "false")
+
+#: Contract variable that names who moves KV, in words of the engine's plugin (``Engine.kv_transfers``).
+KV_TRANSFER = "KV_P2P_TRANSFER"
 
 #: Run file to read where the command line names none.
 RECIPE = VARIABLE_PREFIX + "RECIPE"
@@ -53,6 +56,24 @@ def contract(environ: Mapping[str, str], unset_values: Mapping[str, tuple[str, .
             if text in UNSET or text in option.unset_values or text in unset_values.get(name, ()):
                 continue
             yield from assign(option, text, place_of(Layer.CONTRACT, name))
+
+
+def contract_connector(environ: Mapping[str, str], engine: Engine) -> Iterator[Assignment]:
+    """The connector that the contract's ``KV_P2P_TRANSFER`` names, for engines that know such names.
+
+    Raises SpecError for a name that the engine does not know.
+    """
+    text, known = environ.get(KV_TRANSFER, ""), engine.kv_transfers
+    if text in UNSET or not known:
+        return
+    place = place_of(Layer.CONTRACT, KV_TRANSFER)
+    if text not in known:
+        near = difflib.get_close_matches(text, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise place.error(
+            f"{engine.name} knows no KV transfer {text!r}", remedy=f"{hint}it knows {', '.join(sorted(known))}"
+        )
+    yield Assignment(path=("connector",), type="str", value=known[text], place=place, key="connector", text=text)
 
 
 def contract_settings(environ: Mapping[str, str], settings: Mapping[str, Setting]) -> Iterator[SettingAssignment]:

@@ -11,7 +11,7 @@ from disagg_run.errors import SpecError
 from disagg_run.records import Setting
 from disagg_run.sources import Layer, Source
 from disagg_run.spec.assembly import Fold
-from disagg_run.spec.environment import RECIPE, contract, contract_settings, variables
+from disagg_run.spec.environment import RECIPE, contract, contract_connector, contract_settings, variables
 from disagg_run.spec.layers import AnyAssignment, Assignment, Place, SettingAssignment, assign
 from disagg_run.spec.model import LaunchSpec
 from disagg_run.spec.option import Option
@@ -36,7 +36,7 @@ def read_spec(*, options: Mapping[str, Any], recipe: Path | None, environ: Mappi
     record = _named_plugin(given, "engine", host.engine)
     if record is None:
         raise SpecError("no engine is given", remedy=_how("engine", f"one of {', '.join(host.engines()) or 'none'}"))
-    given = [*contract(environ, record.contract_unset), *above]
+    given = [*contract(environ, record.contract_unset), *contract_connector(environ, record), *above]
     _named_plugin(given, "connector", lambda name: host.select(record.name, name))
     connector = _winner(given, "connector")
     patches = [each.value for each in given if isinstance(each, Assignment) and each.path == ("patches",)]

@@ -128,4 +128,6 @@ def _streams(ctx: ProcessContext) -> Iterator[Flag]:
     if mode.stream_interval is not None:
         yield flag("--stream-interval", mode.stream_interval, source=ctx.table_source(f"{path}.stream_interval"))
     if mode.tokenizer_workers is not None:
-        yield flag("--tokenizer-worker-num", mode.tokenizer_workers, source=ctx.table_source(f"{path}.tokenizer_workers"))
+        yield flag(
+            "--tokenizer-worker-num", mode.tokenizer_workers, source=ctx.table_source(f"{path}.tokenizer_workers")
+        )

@@ -11,7 +11,7 @@ from disagg_run.spec.model import Role
 from disagg_sglang import models
 from disagg_sglang.speculation import speculative_tokens
 
-#: What MoRI's shared heap, 4 GiB by default, is known to suffice for, and where it is exhausted is twice that (ROCm/MAD#168).
+#: What MoRI's shared heap, 4 GiB by default, is known to suffice for; at 32 ranks it is exhausted (ROCm/MAD#168).
 HEAP_GIB = 4
 HEAP_EP = 16
 HEAP_DISPATCH_TOKENS = 16384
@@ -26,8 +26,8 @@ def expert_ranks(ctx: RankContext, role: Role) -> int:
 def dispatch_tokens(ctx: RankContext, role: Role) -> tuple[int, Source]:
     """Tokens of one rank that a dispatch must hold (SGLANG_MORI_NUM_MAX_DISPATCH_TOKENS_PER_RANK), and why.
 
-    The table's number; but decode under DP attention with experts sends a token, and each draft token, for every request
-    of a rank: highest concurrency / DP ranks, rounded up and at least 1 (R9), times 1 + speculative tokens.
+    The table's number; but decode under DP attention with experts sends a token, and each draft token, for every
+    request of a rank: highest concurrency / DP ranks, rounded up and at least 1 (R9), times 1 + speculative tokens.
     """
     table = models.body(ctx).dispatch
     least, source = table.tokens[role], ctx.table_source(f"dispatch.tokens.{role}")
@@ -50,7 +50,7 @@ def dispatch_tokens(ctx: RankContext, role: Role) -> tuple[int, Source]:
 
 
 def switch_threshold(ctx: RankContext) -> tuple[int, Source]:
-    """Tokens from which MoRI dispatches between nodes by another kernel: the table's, else twice decode's buffer (R10)."""
+    """Tokens from which MoRI dispatches by its other kernel: the table's, else twice decode's buffer (R10)."""
     pinned = models.body(ctx).dispatch.switch_threshold
     if pinned is not None:
         return pinned, ctx.table_source("dispatch.switch_threshold")

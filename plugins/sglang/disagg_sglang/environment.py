@@ -1,4 +1,4 @@
-"""Variables of SGLang's servers and of the router beside them, which runs in the same image with the same environment."""
+"""Variables of SGLang's servers, and of the router, which runs beside them in the same image and environment."""
 
 from __future__ import annotations
 

@@ -46,15 +46,15 @@ def port_source(ctx: ProcessContext, listener: str, setting: str, default: int) 
     return attrs.evolve(source, why=f"{wanted} is taken on this node") if moved else source
 
 
-def _settable(ctx: ProcessContext, name: str, setting: str, default: int, **more: object) -> Listener:
+def _settable(ctx: ProcessContext, name: str, setting: str, default: int) -> Listener:
+    """A listener whose port a setting can fix."""
     port = ctx.setting(setting)
-    listener = Listener(
+    return Listener(
         name=name,
         default_port=default if port is None else port,
         pinned=port is not None,
         source=port_source(ctx, name, setting, default),
     )
-    return attrs.evolve(listener, **more)
 
 
 def server_listeners(ctx: ProcessContext) -> Iterator[Listener]:
@@ -66,7 +66,8 @@ def server_listeners(ctx: ProcessContext) -> Iterator[Listener]:
     """
     process = ctx.process
     probe = Probe(kind="http", path="/health", timeout_s=timeout_s(ctx), served_model=models.served_name(ctx))
-    yield _settable(ctx, "http", "server_port", HTTP_PORT, worker_wide=True, probe=probe if process.head else None)
+    http = _settable(ctx, "http", "server_port", HTTP_PORT)
+    yield attrs.evolve(http, worker_wide=True, probe=probe if process.head else None)
     if not process.head:
         return
     if process.role == "prefill":
@@ -75,7 +76,7 @@ def server_listeners(ctx: ProcessContext) -> Iterator[Listener]:
     count = 7 if versions.at_least(ctx.engine_version, "0.5.14") else 6
     if process.node_count > 1:
         width = count if ctx.role_spec.dp_attention else 1
-        yield _settable(ctx, "dist_init", "dist_init_port", DIST_INIT_PORT, count=width)
+        yield attrs.evolve(_settable(ctx, "dist_init", "dist_init_port", DIST_INIT_PORT), count=width)
         if ctx.role_spec.dp_attention:
             yield Listener(name="dp_broadcast", relative_to="dist_init", offset=_BROADCAST_OFFSET)
     elif ctx.role_spec.dp_attention:

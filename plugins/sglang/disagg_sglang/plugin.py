@@ -50,6 +50,7 @@ def disagg_plugin() -> Engine:
         versions=versions.RANGE,
         default_version=versions.NEWEST,
         default_connector="sglang-mori",
+        kv_transfers={"mori": "sglang-mori", "mooncake": "sglang-mooncake"},
         multi_node_workers=True,
         settings=settings.ENGINE,
         contract_unset=settings.CONTRACT_UNSET,

@@ -23,7 +23,15 @@ POLICY = "random"
 #: A benchmark's load makes servers slow to answer: give up late, and try again.
 RETRIES = ("--cb-timeout-duration-secs", "15", "--retry-max-retries", "3")
 #: In an agentic run a conversation goes to the worker that has its prefix.
-AGENTIC_POLICY = ("--dp-aware", "--cache-threshold", "0.3", "--balance-abs-threshold", "2", "--balance-rel-threshold", "1.1")
+AGENTIC_POLICY = (
+    "--dp-aware",
+    "--cache-threshold",
+    "0.3",
+    "--balance-abs-threshold",
+    "2",
+    "--balance-rel-threshold",
+    "1.1",
+)
 #: And no worker is dropped while its long prompts keep it from answering.
 AGENTIC_HEALTH = (
     "--disable-circuit-breaker",

@@ -79,8 +79,10 @@ def _dp_attention(ctx: ProcessContext) -> Iterator[Flag]:
     # One rank is no data parallelism: the engine then switches DP attention off and refuses what belongs to it.
     if ranks == 1:
         return
-    yield from _from(attrs.evolve(source, why=f"every GPU of TP {role.tp} has requests of its own"),
-                     versions.dp_attention(ctx.engine_version, ranks))
+    yield from _from(
+        attrs.evolve(source, why=f"every GPU of TP {role.tp} has requests of its own"),
+        versions.dp_attention(ctx.engine_version, ranks),
+    )
     yield flag("--moe-dense-tp-size", 1, source=source)
     yield flag("--enable-dp-lm-head", source=source)
 

@@ -12,7 +12,9 @@ CONTRACT_UNSET = {"ROUTER_PORT": ("30000",)}
 
 _SERVER = (
     Setting(name="server_port", type="int", summary="HTTP port of servers (8000)"),
-    Setting(name="bootstrap_port", type="int", summary="port on which a prefill worker's bootstrap server waits (8998)"),
+    Setting(
+        name="bootstrap_port", type="int", summary="port on which a prefill worker's bootstrap server waits (8998)"
+    ),
     Setting(name="dist_init_port", type="int", summary="port on which the nodes of one worker meet (20000)"),
     Setting(
         name="enable_metrics",
