@@ -12,17 +12,13 @@ from disagg_run.records import Engine, Extension, ModelRow, Patch
 from disagg_run.spec.model import LaunchSpec, Node
 
 
-def offers(version: str = "") -> list[tuple[str, Patch]]:
-    """All patches of all healthy patch plugins, each with its plugin's name.
-
-    ``version``: engine version that the plugins are told; "" = the engine's default.
-    """
+def offers() -> list[tuple[str, Patch]]:
+    """All patches of all healthy patch plugins, each with its plugin's name."""
     host = build_host()
     found = []
     for name, extension in host.extensions().items():
         if extension.kind == "patches":
-            context = _context(host, extension, version)
-            found += [(name, offer.record) for offer in host.offered_patches(name, context)]
+            found += [(name, offer.record) for offer in host.offered_patches(name, _context(host, extension))]
     return found
 
 
@@ -37,11 +33,11 @@ def planned(path: Path) -> tuple[Patch, ...]:
     return tuple({patch.id: patch for patch in patches}.values())
 
 
-def _context(host: Host, extension: Extension, version: str) -> RankContext:
-    """What a patch plugin is asked with outside a plan: its engine, a node that nothing is known of, all its patches."""
+def _context(host: Host, extension: Extension) -> RankContext:
+    """What a patch plugin is asked with outside a plan: its engine, an unknown node, all its patches."""
     name = extension.engines[0] if extension.engines != "all" else ""
     engine = host.engines().get(name) or Engine(
-        name=name, summary="", models=(), versions="", default_version=version or "0", default_connector=""
+        name=name, summary="", models=(), versions="", default_version="0", default_connector=""
     )
     node = Node(address="192.0.2.1")
     return RankContext(
@@ -49,7 +45,7 @@ def _context(host: Host, extension: Extension, version: str) -> RankContext:
         engine=engine,
         model=ModelRow(name=""),
         model_path="",
-        engine_version=version or engine.default_version,
+        engine_version=engine.default_version,
         connector=engine.default_connector,
         rank=0,
         node=node,

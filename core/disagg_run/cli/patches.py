@@ -148,11 +148,11 @@ def status_command(expect: str | None, target: str | None, python: str | None, f
             raise PatchError(f"{each.root} has the patches {ids}", remedy="revert them: disagg-run patches revert")
 
 
-def _offered(version: str = "") -> list[tuple[str, Patch]]:
+def _offered() -> list[tuple[str, Patch]]:
     """All patches of all healthy patch plugins, with the plugin's name."""
     from disagg_run.cli.patch_offers import offers
 
-    return offers(version)
+    return offers()
 
 
 def _named(names: Sequence[str]) -> tuple[Patch, ...]:

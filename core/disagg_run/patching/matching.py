@@ -100,7 +100,10 @@ class SourceText:
         return Place(start, end, indent[0] if indent else "")
 
     def _statements(self, wanted: str, scope: str) -> Iterator[Place]:
-        statements = _parse_statements(wanted)
+        try:
+            statements = _parse_statements(wanted)
+        except SyntaxError as error:
+            raise NoMatch(f"the edit itself is no Python: {error}") from None
         if not statements:
             return
         goal, kinds = [ast.dump(node) for node in statements], [type(node) for node in statements]
