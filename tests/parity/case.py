@@ -36,7 +36,7 @@ ENGINES: Mapping[str, Tested] = {
 }
 
 #: Engines whose cases are run; the others' data lie ready.
-COMPARED = ("atom", "sglang")
+COMPARED = ("atom", "sglang", "vllm")
 
 
 @attrs.frozen(kw_only=True)

@@ -27,6 +27,8 @@ def read_names(catalogue: Path | None) -> Names:
     spellings: dict[str, tuple[str, bool]] = {}
     repeatable = set()
     for flag in json.loads(catalogue.read_text(encoding="utf-8"))["flags"] if catalogue else ():
+        if not flag["names"]:  # a positional argument
+            continue
         first = flag["names"][0]
         for name in (*flag["names"], *flag.get("aliases", ())):
             spellings[name] = (first, False)

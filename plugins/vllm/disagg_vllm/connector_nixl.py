@@ -1,0 +1,125 @@
+"""KV transfer by NIXL (RIXL on AMD): ``vllm-nixl``, behind a router that is told its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from disagg_run.context import ProcessContext, RankContext
+from disagg_run.errors import ParityError
+from disagg_run.hookspecs import hookimpl
+from disagg_run.records import ContainerNeeds, EnvSetting, Extension, Flag, Listener, ServiceProcess, flag
+from disagg_vllm import models, parallel, rdma, settings, ucx
+from disagg_vllm.connector_moriio import TP_CHECK
+from disagg_vllm.router import url
+
+NAME = "vllm-nixl"
+
+
+@hookimpl
+def disagg_plugin() -> Extension:
+    return Extension(
+        name=NAME,
+        summary="KV transfer between vLLM servers by NIXL over UCX; the router is told its workers",
+        kind="connector",
+        engines=("vllm-disagg",),
+        settings=settings.NIXL,
+    )
+
+
+@hookimpl
+def disagg_services(ctx: RankContext) -> Iterable[ServiceProcess]:
+    return rdma.setup(ctx)
+
+
+@hookimpl
+def disagg_readiness(ctx: ProcessContext) -> Iterable[Listener]:
+    return side_channel(ctx) if ctx.process.kind == "server" else ()
+
+
+@hookimpl
+def disagg_args(ctx: ProcessContext) -> Iterable[Flag]:
+    if ctx.process.kind == "router":
+        return router_flags(ctx)
+    check_sizes(ctx)
+    return [transfer_config(ctx)]
+
+
+@hookimpl
+def disagg_env(ctx: ProcessContext) -> Iterable[EnvSetting]:
+    return tuple(environment(ctx)) if ctx.process.kind == "server" else ()
+
+
+@hookimpl
+def disagg_container(ctx: RankContext) -> Iterable[ContainerNeeds]:
+    return [ContainerNeeds(capabilities=("NET_ADMIN",))] if rdma.route(ctx) else ()
+
+
+def side_channel(ctx: ProcessContext) -> Iterator[Listener]:
+    """One port for each data-parallel rank's scheduler: base + rank, counted over the whole worker.
+
+    A node that holds only a part of a rank has no scheduler of its own.
+    """
+    size = parallel.sizes(ctx.role_spec)
+    if not ctx.process.head and not (size.dp > 1):
+        return
+    port = ctx.setting("side_channel_port")
+    yield Listener(
+        name="side_channel",
+        default_port=ucx.SIDE_CHANNEL_PORT if port is None else port,
+        count=size.dp,
+        pinned=port is not None,
+        worker_wide=ctx.process.node_count > 1,
+        source=rdma.chosen(ctx, "side_channel_port", NAME),
+    )
+
+
+def transfer_config(ctx: ProcessContext) -> Flag:
+    """The connector's JSON: either role may send or receive, the router says which by its requests."""
+    role = "kv_producer" if ctx.process.role == "prefill" else "kv_consumer"
+    return Flag("--kv-transfer-config", json={"kv_connector": "NixlConnector", "kv_role": role})
+
+
+def router_flags(ctx: ProcessContext) -> Iterator[Flag]:
+    """The workers. The router starts when all are ready, so it need not wait half a minute between two looks."""
+    yield flag("--kv-connector", "nixl")
+    for head in ctx.heads_of("prefill"):
+        yield flag("--prefill", url(head))
+    for head in ctx.heads_of("decode"):
+        yield flag("--decode", url(head))
+    yield flag("--worker-startup-check-interval", 1)
+
+
+def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
+    """The variables of a server; NIXL's own default for the host, localhost, is reached by no other node."""
+    yield from ucx.environment(ctx, NAME)
+    port = ctx.ports.get("side_channel")
+    if port is not None:
+        source = rdma.chosen(ctx, "side_channel_port", NAME)
+        yield EnvSetting("VLLM_NIXL_SIDE_CHANNEL_PORT", str(port), source=source)
+
+
+def check_sizes(ctx: ProcessContext) -> None:
+    """Refuse tensor-parallel sizes between which NIXL cannot move KV, with ParityError."""
+    prefill, decode = parallel.sizes(ctx.spec.prefill).tp, parallel.sizes(ctx.spec.decode).tp
+    problem = unequal_problem(ctx, prefill, decode)
+    if problem and TP_CHECK not in ctx.spec.waive:
+        raise ParityError(
+            f"prefill has tensor-parallel size {prefill} and decode {decode}, and {problem}",
+            remedy=f"make them equal, or let it through with --waive {TP_CHECK} and check the answers",
+        )
+
+
+def unequal_problem(ctx: RankContext, prefill: int, decode: int) -> str:
+    """Why KV cannot move between two tensor-parallel sizes; "" where it can.
+
+    Sources of 0.14.1 to 0.32.0: multiples only; several decode ranks may read from one prefill rank, and one decode
+    rank from several prefill ranks, unless these hold copies of one KV head.
+    """
+    if max(prefill, decode) % min(prefill, decode):
+        return "NIXL needs one to be a multiple of the other"
+    row = models.body(ctx)
+    if prefill <= decode or row.mla or (row.kv_heads and prefill <= row.kv_heads):
+        return ""
+    if row.kv_heads:
+        return f"prefill holds copies of the model's {row.kv_heads} KV heads, which NIXL does not take apart"
+    return f"it is not known whether prefill's ranks hold copies of KV heads of {ctx.model.name!r}"

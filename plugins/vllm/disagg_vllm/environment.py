@@ -1,0 +1,89 @@
+"""Variables of vLLM's servers, beside those that the connector sets. The router needs none."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+
+from disagg_run.context import ProcessContext, RankContext
+from disagg_run.records import EnvSetting
+from disagg_run.sources import Layer, Source
+from disagg_vllm import models, rdma
+from disagg_vllm.listeners import shares_node
+
+#: In every public recipe: no byte code beside sources that a read-only image may hold, no development endpoints.
+ALWAYS = {
+    "PROXY_STREAM_IDLE_TIMEOUT": "300",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONPYCACHEPREFIX": "/tmp/pycache",
+    "VLLM_SERVER_DEV_MODE": "0",
+    "VLLM_USE_V1": "1",
+}
+
+#: The same for AMD GPUs.
+ROCM = {
+    "HSA_ENABLE_SDMA": "1",
+    "ROCM_PATH": "/opt/rocm",
+    "VLLM_ROCM_USE_AITER": "1",
+}
+
+
+def is_amd(ctx: RankContext) -> bool:
+    """Whether the node has AMD GPUs; where it is not known, it has: the model table is for those."""
+    return ctx.facts is None or ctx.facts.gpu_vendor != "nvidia"
+
+
+def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
+    """The variables of a server."""
+    if ctx.process.kind != "server":
+        return
+    for name, value in (ALWAYS | ROCM if is_amd(ctx) else ALWAYS).items():
+        yield EnvSetting(name, value)
+    yield from _from_table(ctx)
+    yield from _networks(ctx)
+    yield from _shared_node(ctx)
+
+
+def _from_table(ctx: ProcessContext) -> Iterator[EnvSetting]:
+    chosen: dict[str, EnvSetting] = {}
+    for part, path in models.parts(ctx):
+        for name, value in part.env.items():
+            chosen[name] = EnvSetting(name, value, source=ctx.table_source(f"{path}env.{name}"))
+    yield from chosen.values()
+
+
+def _networks(ctx: ProcessContext) -> Iterator[EnvSetting]:
+    """The address that the engine gives others, and the networks of its collectives."""
+    if _numeric(ctx.node.address):
+        # Left to itself it asks for the route to 8.8.8.8, which may be another network's.
+        yield EnvSetting("VLLM_HOST_IP", ctx.node.address, source=_own(ctx, "the node's address"))
+    if ctx.facts and ctx.facts.default_interface:
+        source = _own(ctx, "interface of the default route")
+        yield EnvSetting("NCCL_SOCKET_IFNAME", ctx.facts.default_interface, source=source)
+        yield EnvSetting("GLOO_SOCKET_IFNAME", ctx.facts.default_interface, source=source)
+    devices, source = rdma.devices(ctx)
+    if devices:
+        yield EnvSetting("NCCL_IB_HCA", ",".join(devices), source=source)
+
+
+def _shared_node(ctx: ProcessContext) -> Iterator[EnvSetting]:
+    """What keeps the servers of one node apart; a server that has a node to itself needs none of it."""
+    if shares_node(ctx) or ctx.process.gpus != tuple(range(len(ctx.process.gpus))):
+        # Exactly one of the two: the engine refuses to start where they differ, and each numbers the other's devices.
+        ours, other = ("HIP", "CUDA") if is_amd(ctx) else ("CUDA", "HIP")
+        yield EnvSetting(f"{ours}_VISIBLE_DEVICES", ",".join(map(str, ctx.process.gpus)))
+        yield EnvSetting(f"{other}_VISIBLE_DEVICES", op="unset")
+    if "window" in ctx.ports:
+        yield EnvSetting("VLLM_PORT", str(ctx.ports["window"]), source=_own(ctx, "first port of a window of its own"))
+
+
+def _numeric(address: str) -> bool:
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return True
+
+
+def _own(ctx: RankContext, why: str) -> Source:
+    return Source(layer=Layer.ENGINE, plugin=ctx.engine.name, why=why)

@@ -1,0 +1,99 @@
+"""Every port that a vLLM server and vllm-router open, and what proves them ready (facts of 0.32.0 and 0.1.17)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from disagg_run.context import ProcessContext
+from disagg_run.records import Listener, Probe
+from disagg_run.sources import Layer, Source
+from disagg_vllm import models, parallel
+
+HTTP_PORT = 2584
+ROUTER_PORT = 30000
+#: The router's own default, on 127.0.0.1; one that is taken makes it panic.
+PROMETHEUS_PORT = 29000
+#: The engine's defaults: where nodes of one tensor-parallel group meet, and where remote data-parallel ranks do.
+MASTER_PORT = 29501
+DP_RPC_PORT = 29550
+#: Ours: by default the engine takes any free port for what its processes say to each other.
+WINDOW_PORT = 20000
+#: Ports of such a window. The engine asks for some five a data-parallel rank, and steps over those that are taken.
+WINDOW = 100
+
+#: The public launcher waits 1800 s for servers, but tells the engine to give itself 3600 s to load.
+SERVER_TIMEOUT_S = 3600.0
+ROUTER_TIMEOUT_S = 1800.0
+
+
+def shares_node(ctx: ProcessContext) -> bool:
+    """Whether another server runs on the process's node."""
+    return len(ctx.servers) > 1
+
+
+def http_source(ctx: ProcessContext) -> Source:
+    """Who chose the HTTP port of a server."""
+    wanted = ctx.setting("server_port")
+    source = Source(layer=Layer.ENGINE, plugin=ctx.engine.name) if wanted is None else ctx.source("server_port")
+    default = HTTP_PORT if wanted is None else wanted
+    moved = ctx.ports.get("http", default) != default
+    return attrs.evolve(source, why=f"{default} is taken on this node") if moved else source
+
+
+def server_listeners(ctx: ProcessContext) -> Iterator[Listener]:
+    """HTTP on the head, and what the nodes of a worker and the servers of a node meet on.
+
+    The engine binds HTTP at once and answers when the model is loaded. Followers are headless.
+    """
+    size = parallel.sizes(ctx.role_spec)
+    if ctx.process.head:
+        port = ctx.setting("server_port")
+        yield Listener(
+            name="http",
+            default_port=HTTP_PORT if port is None else port,
+            pinned=port is not None,
+            probe=Probe(
+                kind="http",
+                path="/health",
+                timeout_s=ctx.setting("server_timeout_s", SERVER_TIMEOUT_S),
+                served_model=models.served_name(ctx),
+            ),
+            source=http_source(ctx),
+            flag="--port",
+        )
+        if parallel.spans_replica(ctx):
+            yield Listener(name="master", default_port=MASTER_PORT, flag="--master-port")
+        if ctx.process.node_count > 1 and size.dp > 1:
+            yield Listener(name="dp_rpc", default_port=DP_RPC_PORT, flag="--data-parallel-rpc-port")
+    if shares_node(ctx):
+        yield Listener(name="window", default_port=WINDOW_PORT, count=WINDOW)
+
+
+def router_listeners(ctx: ProcessContext) -> Iterator[Listener]:
+    """HTTP and Prometheus.
+
+    ``/health`` is 200 when all workers given by flags are healthy, or, with discovery, when one of each role has
+    registered; ``/readiness`` and ``/v1/models`` stay 503 for ever with discovery. A generation proves the rest.
+    """
+    port = ctx.spec.router.port
+    source = Source(layer=Layer.ENGINE, plugin=ctx.engine.name) if port is None else ctx.spec.source("router.port")
+    timeout = ctx.setting("router_timeout_s", ROUTER_TIMEOUT_S)
+    yield Listener(
+        name="http",
+        default_port=ROUTER_PORT if port is None else port,
+        pinned=port is not None,
+        probe=Probe(kind="http", path="/health", timeout_s=timeout),
+        further_probes=(Probe(kind="generation", path="/v1/completions", timeout_s=timeout),),
+        source=source,
+        flag="--port",
+    )
+    metrics = ctx.setting("prometheus_port")
+    yield Listener(
+        name="prometheus",
+        default_port=PROMETHEUS_PORT if metrics is None else metrics,
+        pinned=metrics is not None,
+        source=None if metrics is None else ctx.source("prometheus_port"),
+        flag="--prometheus-port",
+    )

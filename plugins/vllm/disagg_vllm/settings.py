@@ -1,0 +1,110 @@
+"""What users may set beside flags: settings with their contract variables (FACTS section 1)."""
+
+from __future__ import annotations
+
+from disagg_run.records import Setting
+
+SERVER = (
+    Setting(name="server_port", type="int", summary="HTTP port of servers (2584)", env={"SERVER_PORT": None}),
+    Setting(name="block_size", type="int", summary="tokens in one block of the KV cache"),
+    Setting(
+        name="gpu_memory_utilization",
+        type="float",
+        summary="share of each GPU's memory that the engine may use, 0 to 1",
+    ),
+    Setting(name="kv_cache_dtype", type="str", summary="number format of the KV cache"),
+    Setting(
+        name="max_model_len", type="str", summary="longest request in tokens, prompt and completion; 32K is allowed"
+    ),
+    Setting(name="max_num_seqs", type="int", summary="requests in one batch"),
+    Setting(name="max_num_batched_tokens", type="str", summary="tokens in one batch; 4K is allowed"),
+    Setting(name="prefix_caching", type="bool", summary="whether KV of equal beginnings is used again"),
+    Setting(name="all2all_backend", type="str", summary="how experts on several GPUs exchange tokens"),
+    Setting(
+        name="server_timeout_s",
+        type="float",
+        summary="seconds from its start in which a server must be ready (3600)",
+    ),
+    Setting(
+        name="router_timeout_s",
+        type="float",
+        summary="seconds from its start in which the router must be ready (1800)",
+    ),
+    Setting(name="prometheus_port", type="int", summary="port of the router's metrics (29000)"),
+    Setting(
+        name="router_type",
+        type="str",
+        summary="router in front of the servers",
+        env={"ROUTER_TYPE": None},
+        choices=("vllm-router",),
+    ),
+)
+
+#: For every connector: how nodes reach each other's KV.
+TRANSFER = (
+    Setting(
+        name="rdma_route",
+        type="bool",
+        summary="whether a route to the RDMA network is set where its links are of two addresses, 192.168.* (true)",
+    ),
+)
+
+MORIIO = (
+    *TRANSFER,
+    Setting(
+        name="read_mode",
+        type="bool",
+        summary="whether decode reads KV from prefill (true), or prefill writes it (false)",
+        env={"VLLM_MORIIO_CONNECTOR_READ_MODE": None},
+    ),
+    Setting(
+        name="discovery_port",
+        type="int",
+        summary="port of the router on which servers register (36367)",
+        env={"PROXY_PING_PORT": None},
+    ),
+    Setting(
+        name="router_address",
+        type="str",
+        summary="address of a router that is not of this launch, for servers to register with (rank 0's node)",
+    ),
+    Setting(name="handshake_port", type="int", summary="first port on which servers wait for KV handshakes (6301)"),
+    Setting(name="notify_port", type="int", summary="first port on which servers are told of transfers (61005)"),
+    Setting(
+        name="moriio_backend",
+        type="str",
+        summary="what carries KV, from vLLM 0.22.0",
+        choices=("rdma", "xgmi"),
+    ),
+    Setting(name="qp_per_transfer", type="int", summary="queue pairs that one transfer uses"),
+    Setting(name="post_batch_size", type="int", summary="work requests that are posted at once; -1 = all"),
+    Setting(name="num_workers", type="int", summary="threads that post transfers"),
+    Setting(
+        name="qp_max_send_wr",
+        type="int",
+        summary="send work requests that a queue pair holds (16384)",
+        env={"MORI_IO_QP_MAX_SEND_WR": None},
+    ),
+    Setting(
+        name="sq_backoff_timeout_us",
+        type="int",
+        summary="microseconds that a full send queue is waited for (50000)",
+        env={"MORI_IO_SQ_BACKOFF_TIMEOUT_US": None},
+    ),
+    Setting(
+        name="rdma_traffic_class",
+        type="int",
+        summary="RDMA traffic class of KV transfers",
+        env={"MORI_RDMA_TC": None},
+    ),
+)
+
+NIXL = (
+    *TRANSFER,
+    Setting(
+        name="side_channel_port",
+        type="int",
+        summary="first port on which servers exchange NIXL's metadata (5600)",
+        env={"VLLM_NIXL_SIDE_CHANNEL_PORT": None},
+    ),
+)
