@@ -108,7 +108,7 @@ def test_engines_lists_what_is_healthy_and_what_is_broken(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, _ = ran(capsys, "engines")
-    assert re.search(r"^engines\n(.*\n)*  atom-disagg  disagg-run ", out, re.M)
+    assert re.search(r"^engines\n(.*\n)*  atom-disagg +disagg-run ", out, re.M)
     assert re.search(r"^connectors\n(.*\n)*  atom-mooncake .*for atom-disagg: ", out, re.M)
     found = json.loads(ran(capsys, "engines", "--format", "json")[0])
     assert {"atom-disagg", "atom-mooncake"} <= {each["name"] for each in found["plugins"]}
@@ -123,7 +123,7 @@ def test_a_broken_plugin_is_listed_with_its_reason_and_an_error_where_it_is_name
 ) -> None:
     with installed_plugin(tmp_path, "broken-disagg", "import nothing_of_this_name\n"):
         out, _ = ran(capsys, "engines")
-        assert "  atom-disagg  disagg-run " in out
+        assert re.search(r"^  atom-disagg +disagg-run ", out, re.M)
         assert re.search(r"^broken\n  .*'broken-disagg'.*nothing_of_this_name", out, re.M)
         (problem,) = json.loads(ran(capsys, "engines", "--format", "json")[0])["problems"]
         assert (problem["name"], problem["distribution"]) == ("broken-disagg", "broken-disagg-dist")

@@ -96,7 +96,7 @@ def flag_provenance(merged: Iterable[MergedFlag]) -> dict[str, Provenance]:
     provenance: dict[str, Provenance] = {}
     for flag in merged:
         key = "argv/" + _escaped(flag.name)
-        mine = ((flag.source, " ".join(flag.values)), *flag.replaced)
+        mine = ((flag.source, flag.text), *flag.replaced)
         provenance[key] = (*provenance.get(key, ()), *mine)
         for leaf, source in flag.leaf_sources.items():
             provenance[f"{key}/{_escaped(leaf)}"] = ((source, ""),)
