@@ -12,7 +12,6 @@ from disagg_run.context import ProcessContext, RankContext
 from disagg_run.errors import SpecError
 from disagg_run.records import Command, Flag, Listener, Probe, ServiceProcess, flag
 from disagg_run.sources import Layer, Source
-from disagg_run.spec.model import ROLES
 from disagg_sglang import devices, models
 
 MASTER = "mooncake-master"
@@ -24,13 +23,13 @@ MASTER_TIMEOUT_S = 60.0
 
 
 def enabled(ctx: RankContext) -> bool:
-    """Whether KV is offloaded to host memory, for prefill or for all."""
-    return any(ctx.setting("kv_offloading", role=role) == "dram" for role in ROLES)
+    """Whether prefill offloads KV to host memory."""
+    return bool(ctx.setting("kv_offloading", role="prefill") == "dram")
 
 
 def stored(ctx: RankContext) -> bool:
     """Whether a Mooncake store lies behind host memory."""
-    return enabled(ctx) and any(ctx.setting("hicache_storage_backend", role=role) == "mooncake" for role in ROLES)
+    return enabled(ctx) and ctx.setting("hicache_storage_backend", role="prefill") == "mooncake"
 
 
 def server_flags(ctx: ProcessContext) -> Iterator[Flag]:
@@ -132,11 +131,11 @@ def services(ctx: RankContext) -> Iterator[ServiceProcess]:
     flags = (
         flag("--http_metadata_server_port", "{port:metadata}", source=_set_by(ctx, "mc_metadata_port")),
         flag("--rpc_port", "{port:rpc}", source=_set_by(ctx, "mc_master_port")),
-        flag("--rpc_thread_num", ctx.setting("mc_master_threads", 64), source=_set_by(ctx, "mc_master_threads")),
+        flag("--rpc_thread_num", _of_store(ctx, "mc_master_threads", 64), source=_set_by(ctx, "mc_master_threads")),
         flag("--metrics_port", "{port:metrics}", source=_set_by(ctx, "mc_metrics_port")),
         flag(
             "--eviction_high_watermark_ratio",
-            ctx.setting("mc_eviction_high_watermark", 0.95),
+            _of_store(ctx, "mc_eviction_high_watermark", 0.95),
             source=_set_by(ctx, "mc_eviction_high_watermark"),
         ),
     )
@@ -157,7 +156,7 @@ def _asked(path: str) -> Probe:
 
 
 def _listener(ctx: RankContext, name: str, setting: str, default: int, probe: Probe) -> Listener:
-    port = ctx.setting(setting)
+    port = _of_store(ctx, setting)
     return Listener(
         name=name,
         default_port=default if port is None else port,
@@ -167,8 +166,14 @@ def _listener(ctx: RankContext, name: str, setting: str, default: int, probe: Pr
     )
 
 
+def _of_store(ctx: RankContext, name: str, default: object = None) -> Any:
+    """A setting of the store, which belongs to prefill: it may be given for that role or for both."""
+    return ctx.setting(name, default, role="prefill")
+
+
 def _set_by(ctx: RankContext, name: str) -> Source:
-    return Source(layer=Layer.ENGINE, plugin=ctx.engine.name) if ctx.setting(name) is None else ctx.source(name)
+    unset = _of_store(ctx, name) is None
+    return Source(layer=Layer.ENGINE, plugin=ctx.engine.name) if unset else ctx.source(name, role="prefill")
 
 
 def _given(ctx: ProcessContext, name: str, setting: str, default: object) -> Flag:

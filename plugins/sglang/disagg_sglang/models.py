@@ -39,7 +39,7 @@ class Experts:
 class Dispatch:
     """Limits of MoRI's token dispatch to experts, in tokens of one rank."""
 
-    #: Number format in which expert outputs come back; "" = what the engine's older builds understand by none.
+    #: Number format in which expert outputs come back; "" says none: the engine then keeps its own, bf16.
     combine_dtype: Literal["", "auto"]
     #: Buffer of one rank per role; for decode under DP attention with experts the load may ask for another.
     tokens: Mapping[Role, int] = attrs.field(converter=frozen_map)
@@ -47,7 +47,7 @@ class Dispatch:
     tokens_are_least: bool = False
     #: Input rows that one rank's experts compute at most; drops tokens beyond, so never in an evaluation.
     moe_max_input_tokens: Mapping[Role, int] = attrs.field(factory=dict, converter=frozen_map)
-    #: Tokens from which MoRI changes its kernel; None = twice decode's buffer.
+    #: Buffers up to so many tokens go between nodes by the low-latency kernel; None = twice decode's buffer.
     switch_threshold: int | None = None
 
 

@@ -51,6 +51,8 @@ def router_command(ctx: ProcessContext) -> Command:
 
 def _place(ctx: ProcessContext) -> Iterator[Flag]:
     yield flag("--pd-disaggregation")
+    if ":" in ctx.node.address:
+        yield flag("--host", "::")  # its default is every IPv4 address
     source = None if ctx.spec.router.port is None else ctx.spec.source("router.port")
     yield flag("--port", ctx.ports["http"], source=source)
     if ctx.ports["prometheus"] != PROMETHEUS_PORT:

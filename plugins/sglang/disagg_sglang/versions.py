@@ -47,7 +47,7 @@ _GONE = (
     ("--custom-sigquit-handler", "0.5.14", ""),
     ("--debug-tensor-dump-inject", "0.5.14", ""),
     ("--enable-nan-detection", "0.5.14", ""),
-    ("--enable-piecewise-cuda-graph", "0.5.14", "--cuda-graph-backend-prefill=tc_piecewise"),
+    ("--enable-piecewise-cuda-graph", "0.5.14", ""),
     ("--hybrid-kvcache-ratio", "0.5.14", "--swa-full-tokens-ratio"),
     ("--no-record-nolora-graph", "0.5.14", ""),
     ("--record-nolora-graph", "0.5.14", ""),

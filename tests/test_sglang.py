@@ -1,0 +1,309 @@
+"""The SGLang plugin: what its servers are given, and why; faults of its launchers by number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disagg_run import ArgText, BenchSpec, FlagError, Layer, ParityError, RoleSpec, Source, SpecError, plan
+from disagg_run.spec.reading import read_spec
+from disagg_run.testing import check_engine
+from disagg_sglang import dispatch, models
+from tests.parity.case import load
+from tests.sglang_plans import CONTRACT, HOST, contract, planned, source, spec, value, values
+
+ROOT = Path(__file__).parents[1]
+RECIPE = ROOT / "examples" / "dsr1-fp8-mi355x-sglang-disagg.yaml"
+DEP = {"dp_attention": True, "expert_parallel": True}
+
+
+def both(**fields: Any) -> dict[str, Any]:
+    """The same role for prefill and decode."""
+    return {"prefill": RoleSpec(**fields), "decode": RoleSpec(**fields)}
+
+
+# --- the contract ------------------------------------------------------------------------------------------------
+
+
+def test_the_engine_keeps_the_contract() -> None:
+    check_engine("sglang-disagg")
+
+
+@pytest.mark.parametrize("model", [row.name for row in models.read_models()])
+@pytest.mark.parametrize(("prefill", "decode"), [(1, 1), (2, 1), (1, 2)])
+@pytest.mark.parametrize("mode", [{}, {"dp_attention": True}, {"expert_parallel": True}, DEP])
+def test_every_model_is_planned_without_a_remark(model: str, prefill: int, decode: int, mode: dict[str, Any]) -> None:
+    sides: dict[str, Any] = {"prefill": RoleSpec(workers=prefill, **mode), "decode": RoleSpec(workers=decode, **mode)}
+    assert planned(model, nodes=prefill + decode, **sides).warnings == ()
+
+
+def test_the_example_run_file_gives_the_same_commands_as_the_job_script() -> None:
+    options = {
+        "nodes": "10.0.0.1,10.0.0.2,10.0.0.3",
+        "ib_devices": "rdma0,rdma1,rdma2,rdma3,rdma4,rdma5,rdma6,rdma7",
+        "engine_version": "0.5.12",
+    }
+    case = load("sglang/dsr1_fp8_1p2d_tp8")
+    ours = plan(read_spec(options=options, recipe=RECIPE, environ={}, host=HOST), case.facts(), host=HOST)
+    theirs = case.plan()
+    assert ours.process_names() == theirs.process_names()
+    for name in ours.process_names():
+        mine, other = ours.process(name), theirs.process(name)
+        assert (mine.argv, mine.env_prepend) == (other.argv, other.env_prepend)
+        assert dict(mine.env) == {key: text for key, text in other.env.items() if key != "MORI_RDMA_TC"}
+
+
+@pytest.mark.parametrize("name", ["r1_metrics_router_overrides", "dsv4_di_1p1d_dep8_c512", "dsr1_fp8_1p2d_tp8"])
+def test_gates_wait_for_what_the_launchers_waited_for_and_no_shorter(name: str) -> None:
+    case = load(f"sglang/{name}")
+    launch = case.plan()
+    heads = [proof for rank in launch.ranks for process in rank.processes() for proof in process.ready]
+    patience: dict[str, float] = {}
+    for proof in heads:
+        place = proof.target.split("/")[2]
+        patience[place] = max(patience.get(place, 0.0), proof.timeout_s)
+    for barrier in case.data["ranks"][0]["barriers"]:
+        if barrier["when"] in ("after_server", "after_router") and barrier["timeout_s"]:
+            for target in barrier["targets"]:
+                place = target.split("/")[2] if "//" in target else target
+                assert patience[place] >= barrier["timeout_s"]
+
+
+# --- who set what ------------------------------------------------------------------------------------------------
+
+
+def test_each_value_names_its_source() -> None:
+    launch = planned("DeepSeek-V4-Pro", bench=BenchSpec(concurrency=(64, 512)), ib_devices=["rdma0"], **both(**DEP))
+    assert source(launch, "decode-0", "argv/--watchdog-timeout") == "engine default (plugin sglang-disagg)"
+    assert "highest of bench.concurrency" in source(launch, "decode-0", "argv/--max-running-requests")
+    assert "prompt 8192 + completion 1024 + 1" in source(launch, "prefill-0", "argv/--context-length")
+    assert source(launch, "decode-0", "argv/--disaggregation-transfer-backend") == "connector (plugin sglang-mori)"
+    assert source(launch, "decode-0", "argv/--disaggregation-ib-device") == "command line LaunchSpec"
+    table = (ROOT / "plugins/sglang/disagg_sglang/models.yaml").read_text().splitlines()
+    for key, text in {
+        "env/GPU_MAX_HW_QUEUES": "GPU_MAX_HW_QUEUES",
+        "env/MORI_IO_QP_MAX_SEND_WR": "io_qp_max_send_wr",
+        "argv/--page-size": "page_size",
+        "argv/--cuda-graph-bs-decode": "graph_sizes: 128",
+    }.items():
+        said = source(launch, "decode-0", key)
+        line = int(said.split("models.yaml:")[1].split()[0].rstrip(":"))
+        assert said.startswith("model table"), said
+        assert text in table[line - 1], (key, table[line - 1])
+
+
+def test_an_explicit_flag_beats_the_computed_number() -> None:
+    args = ArgText(words=("--max-running-requests", "99"), source=Source(layer=Layer.RUN_FILE, where="r.yaml:3"))
+    launch = planned(bench=BenchSpec(concurrency=(512,)), decode=RoleSpec(args=[args], **DEP), prefill=RoleSpec(**DEP))
+    assert value(launch.process("decode-0"), "--max-running-requests") == "99"
+    assert value(launch.process("prefill-0"), "--max-running-requests") == "512"
+
+
+# --- faults of the public launchers ------------------------------------------------------------------------------
+
+
+def test_r7_no_speculation_is_no_flag_and_an_unknown_way_is_refused() -> None:
+    for name in ("prefill-0", "decode-0"):
+        assert not [word for word in planned().process(name).argv if word.startswith("--speculative")]
+    with pytest.raises(SpecError, match=r"no way of speculation is known for 'GLM-5-FP8', but 2 tokens"):
+        contract(MODEL_NAME="GLM-5-FP8", DECODE_MTP_SIZE="2")
+    assert (
+        "--speculative-algorithm" not in contract(MODEL_NAME="GLM-5-FP8", DECODE_MTP_SIZE="0").process("decode-0").argv
+    )
+
+
+def test_speculation_asked_of_one_side_holds_for_both() -> None:
+    launch = planned(decode=RoleSpec(mtp=3))
+    for name in ("prefill-0", "decode-0"):
+        process = launch.process(name)
+        assert value(process, "--speculative-algorithm") == "NEXTN"
+        assert value(process, "--speculative-num-steps") == "3"
+        assert value(process, "--speculative-num-draft-tokens") == "4"
+    assert "prefill and decode must speculate alike" in source(launch, "prefill-0", "argv/--speculative-num-steps")
+    with pytest.raises(ParityError, match="speculation-tokens"):
+        planned(prefill=RoleSpec(mtp=1), decode=RoleSpec(mtp=2))
+
+
+@pytest.mark.parametrize(("load", "tokens", "running"), [(4, 1, 8), (8, 1, 8), (9, 2, 9), (2048, 256, 2048)])
+def test_r9_no_rank_is_left_without_tokens_or_requests(load: int, tokens: int, running: int) -> None:
+    launch = planned(bench=BenchSpec(concurrency=(load,)), **both(**DEP))
+    decode = launch.process("decode-0")
+    assert decode.env["SGLANG_MORI_NUM_MAX_DISPATCH_TOKENS_PER_RANK"] == str(tokens)
+    assert value(decode, "--max-running-requests") == str(running)
+    assert f"concurrency {load} over 8 DP ranks" in source(
+        launch, "decode-0", "env/SGLANG_MORI_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
+    )
+
+
+def test_r10_a_pinned_threshold_stays_and_a_derived_one_counts_draft_tokens() -> None:
+    name = "SGLANG_MORI_DISPATCH_INTER_KERNEL_SWITCH_THRESHOLD"
+    load = BenchSpec(concurrency=(512,))
+    pinned = planned("DeepSeek-V4-Pro", bench=load, **both(**DEP))
+    assert {pinned.process(each).env[name] for each in ("prefill-0", "decode-0")} == {"4096"}
+    assert {planned(bench=load, **both(**DEP)).process(each).env[name] for each in ("prefill-0", "decode-0")} == {"128"}
+    drafting = planned(bench=load, **both(mtp=1, **DEP)).process("decode-0")
+    assert (drafting.env["SGLANG_MORI_NUM_MAX_DISPATCH_TOKENS_PER_RANK"], drafting.env[name]) == ("128", "256")
+
+
+def test_a_larger_load_is_not_cut_to_the_tables_least_buffer() -> None:
+    tokens = "SGLANG_MORI_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
+    for concurrency, wanted in ((512, "128"), (4096, "512")):
+        launch = planned("DeepSeek-V4-Pro", bench=BenchSpec(concurrency=(concurrency,)), **both(**DEP))
+        assert launch.process("decode-0").env[tokens] == wanted
+
+
+def test_r11_an_unset_tp_size_is_all_gpus_of_a_node() -> None:
+    launch = contract(
+        PREFILL_TP_SIZE="", DECODE_TP_SIZE="", GPUS_PER_NODE="4", PREFILL_ENABLE_DP="true", DECODE_ENABLE_DP="true"
+    )
+    prefill = launch.process("prefill-0")
+    assert value(prefill, "--tp-size") == "4"
+    assert value(prefill, "--max-running-requests") == "12"
+    assert value(prefill, "--chunked-prefill-size") == "32768"
+    assert not [word for rank in launch.ranks for each in rank.processes() for word in each.argv if "*" in word]
+
+
+def test_r19_path_variables_gain_whole_elements_only() -> None:
+    process = planned().process("prefill-0")
+    assert "PYTHONPATH" not in process.env
+    assert process.env_prepend["PYTHONPATH"] == ("/sgl-workspace/aiter",)
+    assert planned(settings={"aiter_dir": "/opt/aiter"}).process("router").env_prepend["PYTHONPATH"] == ("/opt/aiter",)
+
+
+def test_r31_the_request_rate_is_kept() -> None:
+    asked = read_spec(options={}, recipe=None, environ={**CONTRACT, "BENCH_REQUEST_RATE": "4.5"}, host=HOST)
+    assert asked.bench.request_rate == "4.5"
+
+
+# --- modes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [row.name for row in models.read_models()])
+@pytest.mark.parametrize("tp", [4, 8])
+@pytest.mark.parametrize("mode", [{"expert_parallel": True}, DEP])
+def test_a_chunk_of_prefill_fits_into_the_dispatch_buffer(model: str, tp: int, mode: dict[str, Any]) -> None:
+    # srt/server_args.py asserts it at start-up for MoRI; the chunk is divided over DP ranks before.
+    process = planned(model, **both(tp=tp, **mode)).process("prefill-0")
+    ranks = tp if "dp_attention" in mode else 1
+    chunk = int(value(process, "--chunked-prefill-size")) // ranks
+    assert chunk <= int(process.env["SGLANG_MORI_NUM_MAX_DISPATCH_TOKENS_PER_RANK"])
+
+
+def test_an_evaluation_drops_no_tokens_and_dispatches_by_the_models_gate() -> None:
+    fast, judged = (
+        contract(PREFILL_ENABLE_EP="true", RUN_EVAL=text).process("prefill-0") for text in ("false", "true")
+    )
+    assert value(fast, "--ep-dispatch-algorithm") == "fake"
+    assert fast.env["SGLANG_MORI_MOE_MAX_INPUT_TOKENS"] == "32768"
+    assert "--ep-dispatch-algorithm" not in judged.argv
+    assert "SGLANG_MORI_MOE_MAX_INPUT_TOKENS" not in judged.env
+
+
+def test_an_agentic_evaluation_accepts_drafts_as_they_are() -> None:
+    asked = {"MODEL_NAME": "DeepSeek-V4-Pro", "IS_AGENTIC": "1", "DECODE_MTP_SIZE": "3"}
+    assert contract(**asked).process("decode-0").env["SGLANG_SIMULATE_ACC_LEN"] == "2.49"
+    assert "SGLANG_SIMULATE_ACC_LEN" not in contract(**asked, RUN_EVAL="true").process("decode-0").env
+    assert "SGLANG_SIMULATE_ACC_LEN" not in contract(**asked | {"DECODE_MTP_SIZE": "2"}).process("decode-0").env
+
+
+def test_an_agentic_run_of_any_model_keeps_the_prefix_cache() -> None:
+    assert "--disable-radix-cache" in contract().process("prefill-0").argv
+    assert "--disable-radix-cache" not in contract(IS_AGENTIC="true").process("prefill-0").argv
+
+
+def test_dp_attention_over_one_gpu_is_none() -> None:
+    argv = planned(**both(tp=1, dp_attention=True)).process("prefill-0").argv
+    assert not {"--attn-dp-size", "--enable-dp-lm-head"} & set(argv)
+
+
+def test_dp_attention_in_replicas_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"prefill asks for DP attention .* in 2 replicas .*more prefill workers"):
+        planned(prefill=RoleSpec(tp=4, dp=2, dp_attention=True))
+
+
+def test_replicas_are_counted_by_dp_size() -> None:
+    process = planned(prefill=RoleSpec(tp=4, dp=2)).process("prefill-0")
+    assert (value(process, "--tp-size"), value(process, "--dp-size")) == ("4", "2")
+    assert process.gpus == tuple(range(8))
+
+
+# --- faults that others reported ---------------------------------------------------------------------------------
+
+
+def test_B29_a_length_for_one_side_only_is_refused() -> None:
+    args = ArgText(words=("--context-length", "9216"))
+    with pytest.raises(ParityError, match=r"context-length is '9216' for prefill-0 .* but not set for decode-0"):
+        planned(prefill=RoleSpec(args=[args]))
+    launch = planned("DeepSeek-R1-0528-MXFP4-v2", prefill=RoleSpec(), decode=RoleSpec(**DEP))
+    assert {value(launch.process(name), "--context-length") for name in ("prefill-0", "decode-0")} == {"9217"}
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [(("--page-size", "64"), "page-size"), (("--kv-cache-dtype", "bf16"), "kv-cache-dtype")],
+)
+def test_what_both_sides_must_share_is_compared(words: tuple[str, ...], name: str) -> None:
+    with pytest.raises(ParityError, match=name):
+        planned(decode=RoleSpec(args=[ArgText(words=words)]))
+
+
+def test_B38_a_flag_that_the_server_does_not_have_is_refused_with_the_nearest() -> None:
+    with pytest.raises(FlagError, match=r"no flag '--max-runing-requests'.*did you mean '--max-running-requests'"):
+        contract(EXTRA_SERVER_ARGS="--max-runing-requests 3")
+    with pytest.raises(FlagError, match=r"'--cuda-graph-bs' .* is gone since 0\.5\.23.*--cuda-graph-bs-decode"):
+        contract(EXTRA_SERVER_ARGS="--cuda-graph-bs 1 2")
+
+
+def test_B61_attention_split_differently_is_refused_where_nobody_knows_it_to_work() -> None:
+    sides: dict[str, Any] = {"prefill": RoleSpec(tp=4), "decode": RoleSpec(tp=8)}
+    with pytest.raises(ParityError, match=r"over 4 GPUs and decode over 8 .* --waive attention-tp"):
+        planned("Qwen3.5-397B-A17B-FP8", **sides)
+    assert planned("Qwen3.5-397B-A17B-FP8", waive=["attention-tp"], **sides).process("prefill-0").gpus == (0, 1, 2, 3)
+    assert planned("DeepSeek-R1", **sides).process("prefill-0").gpus == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "tokens", "heap"),
+    [(8, 8192, None), (16, 16384, None), (17, 128, 8), (32, 128, 8), (32, 16384, 8), (64, 128, 16), (16, 16385, 8)],
+)
+def test_B63_the_shared_heap_grows_with_expert_ranks_and_dispatch_tokens(
+    ranks: int, tokens: int, heap: int | None
+) -> None:
+    assert dispatch.shmem_heap_gib(ranks, tokens) == heap
+
+
+def test_B63_a_worker_of_32_expert_ranks_gets_a_larger_heap_than_the_default() -> None:
+    launch = planned(nodes=5, decode=RoleSpec(tp=32, **DEP), bench=BenchSpec(concurrency=(512,)))
+    for name in ("decode-0", "decode-0.3"):
+        assert launch.process(name).env["MORI_SHMEM_HEAP_SIZE"] == "8G"
+    assert "32 expert ranks" in source(launch, "decode-0", "env/MORI_SHMEM_HEAP_SIZE")
+    assert "MORI_SHMEM_HEAP_SIZE" not in launch.process("prefill-0").env
+
+
+def test_B19_every_server_is_told_its_own_address() -> None:
+    launch = planned(nodes=4, prefill=RoleSpec(workers=2), decode=RoleSpec(tp=16))
+    found = {name: launch.process(name).env.get("SGLANG_HOST_IP") for name in launch.process_names()}
+    assert found == {
+        "prefill-0": "10.0.0.1",
+        "router": None,
+        "prefill-1": "10.0.0.2",
+        "decode-0": "10.0.0.3",
+        "decode-0.1": "10.0.0.4",
+    }
+
+
+def test_stand_ins_parse_by_the_version_that_is_planned_for() -> None:
+    for version, parser in (("0.5.12", "0.5.12"), ("0.5.15.post1", "0.5.14"), ("0.6.0", "0.5.23")):
+        launch = plan(spec(simulate=True, engine_version=version), host=HOST)
+        words = launch.process("decode-0").exec
+        assert words[:5] == ("@python", "-m", "disagg_sglang.simulation", "--catalogue-version", parser)
+        assert words[words.index("--") + 1 :] == launch.process("decode-0").argv
+        router = launch.process("router")
+        assert router.exec == ("@python", "-m", "sglang_router.launch_router", *router.argv[3:])
+        assert launch.ranks[0].groups[0].preflight == ()
+
+
+def test_graphs_are_captured_for_every_size() -> None:
+    assert values(planned().process("decode-0"), "--cuda-graph-bs-decode") == [str(size) for size in range(1, 129)]
