@@ -174,6 +174,8 @@ class Flag:
     source: Source | None = attrs.field(default=None, kw_only=True)
     #: A source for leaves of ``json`` that have another one, by dotted key.
     leaf_sources: Mapping[str, Source] = attrs.field(factory=dict, converter=frozen_map, kw_only=True)
+    #: What the reader of a plan should know beside it, for the plan's warnings; "" = nothing.
+    remark: str = attrs.field(default="", kw_only=True)
 
 
 def flag(name: str, *values: object, source: Source | None = None) -> Flag:
@@ -395,6 +397,8 @@ class Patch:
     sets: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
     #: In a plan: the package version that it was selected for; its edits and digests are those of this version alone.
     planned_for: str = ""
+    #: In a plan: reference under which the engine may be changed, for the ledger; "" = none was given.
+    waiver: str = ""
 
 
 @attrs.frozen(kw_only=True)

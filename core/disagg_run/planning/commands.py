@@ -71,9 +71,9 @@ def build_command(
     for text in asked:
         flags += split_words(text.words, program.catalogue, text.source)
     merged = merge_flags(flags, program.catalogue, where=name)
-    warnings: tuple[str, ...] = ()
+    warnings = tuple(dict.fromkeys(flag.remark for flag in flags if flag.remark))
     if program.catalogue is not None:
-        warnings = check_flags(
+        warnings += check_flags(
             merged,
             program.catalogue,
             exact=program.exact,

@@ -17,7 +17,7 @@ from disagg_run.hookspecs import hookimpl
 from disagg_run.records import ContainerNeeds, EnvSetting, Extension, Flag, Listener, ServiceProcess, SharedValue, flag
 from disagg_run.sources import Layer, Source
 from disagg_vllm import models, parallel, rdma, settings, ucx
-from disagg_vllm.versions import at_least
+from disagg_vllm.versions import REGISTRATION, ROUTER, at_least
 
 NAME = "vllm-moriio"
 
@@ -175,7 +175,7 @@ def transfer_config(ctx: ProcessContext) -> Flag:
         _EXTRA: extra,
     }
     leaves = {f"{_EXTRA}.{key}": source for key, source in sources.items()}
-    return Flag("--kv-transfer-config", json=config, leaf_sources=leaves)
+    return Flag("--kv-transfer-config", json=config, leaf_sources=leaves, remark=reach_remark(ctx))
 
 
 def tuning(ctx: ProcessContext) -> Iterator[tuple[str, Any, Source]]:
@@ -201,7 +201,9 @@ def router_flags(ctx: ProcessContext) -> Iterator[Flag]:
     """How the router finds its workers: they come to it."""
     yield flag("--kv-connector", "moriio")
     port, source = ctx.ports["discovery"], rdma.chosen(ctx, "discovery_port", NAME)
-    yield flag("--vllm-discovery-address", f"0.0.0.0:{port}", source=source)
+    where = "[::]" if ":" in ctx.node.address else "0.0.0.0"
+    told = flag("--vllm-discovery-address", f"{where}:{port}", source=source)
+    yield attrs.evolve(told, remark=generation_remark(ctx))
 
 
 # --- variables ---------------------------------------------------------------------------------------------------
@@ -233,6 +235,35 @@ def _check_backend(ctx: ProcessContext) -> None:
             f"moriio_backend is set ({ctx.source('moriio_backend')}), but vLLM {ctx.engine_version} does not read it",
             remedy="leave it out, or plan for 0.22.0 or later",
         )
+
+
+def generation_remark(ctx: RankContext) -> str:
+    """What to know of an engine and a router that do not find each other; "" = nothing.
+
+    A user who names the router's version has chosen one of the engine's time.
+    """
+    if at_least(ctx, REGISTRATION) or ctx.spec.router.version:
+        return ""
+    return (
+        f"vLLM {ctx.engine_version} registers with the router in the form of releases before {REGISTRATION}, which"
+        f" vllm-router {ROUTER} does not understand: give a router of that time by --router-image and --router-version"
+    )
+
+
+def reach_remark(ctx: ProcessContext) -> str:
+    """What to know of a server whose KV cannot be reached everywhere; "" = nothing. Sources of 0.32.0."""
+    if parallel.spans_replica(ctx):
+        return (
+            f"a {ctx.process.role} worker lies on {ctx.process.node_count} nodes, but MoRI-IO asks for the KV of all"
+            " its ranks at the address of the first: transfers from and to the others fail. Use workers of one node, or"
+            " --connector vllm-nixl"
+        )
+    if ":" in ctx.node.address:
+        return (
+            "nodes have IPv6 addresses, but MoRI-IO's registration with the router opens IPv4 sockets only: give IPv4"
+            " addresses, or use --connector vllm-nixl"
+        )
+    return ""
 
 
 def check_sizes(ctx: ProcessContext) -> None:

@@ -48,6 +48,7 @@ def disagg_plugin() -> Engine:
         # models.body refuses a model without a row, unless that is waived.
         any_model=True,
         settings=settings.SERVER,
+        kv_transfers={"moriio": "vllm-moriio", "nixl": "vllm-nixl"},
         parity=PARITY,
         catalogues=versions.CATALOGUES,
         parsers={"server": server.PROGRAM, "router": router.PROGRAM},

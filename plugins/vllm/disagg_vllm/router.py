@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from disagg_run.context import Head, ProcessContext
+from disagg_run.context import Head, ProcessContext, RankContext
 from disagg_run.records import Command, Flag, flag
 from disagg_vllm.listeners import PROMETHEUS_PORT
 from disagg_vllm.versions import ROUTER_IMAGE
@@ -26,7 +26,7 @@ def _place(ctx: ProcessContext) -> Iterator[Flag]:
     source = None if ctx.spec.router.port is None else ctx.spec.source("router.port")
     yield flag("--port", ctx.ports["http"], source=source)
     # Its own default is 127.0.0.1.
-    yield flag("--host", "0.0.0.0")
+    yield flag("--host", any_address(ctx))
     yield flag("--log-level", "info")
     chosen = ctx.setting("prometheus_port")
     if chosen is not None or ctx.ports["prometheus"] != PROMETHEUS_PORT:
@@ -41,6 +41,11 @@ def _policies(ctx: ProcessContext) -> Iterator[Flag]:
     yield flag("--policy", policy, source=general)
     for role, own in (("prefill", router.prefill_policy), ("decode", router.decode_policy)):
         yield flag(f"--{role}-policy", own or policy, source=spec.source(f"router.{role}_policy") if own else general)
+
+
+def any_address(ctx: RankContext) -> str:
+    """All addresses of the node's family, for a program that must be reached from other nodes."""
+    return "::" if ":" in ctx.node.address else "0.0.0.0"
 
 
 def url(head: Head) -> str:

@@ -44,6 +44,9 @@ def _place(ctx: ProcessContext) -> Iterator[Flag]:
     yield flag("--served-model-name", models.served_name(ctx), source=spec.source(named))
     if ctx.process.head:
         yield flag("--port", ctx.ports["http"], source=http_source(ctx))
+        if ":" in ctx.node.address:
+            # Left out, it is all IPv4 addresses.
+            yield flag("--host", "::")
     yield flag("--trust-remote-code")
 
 
