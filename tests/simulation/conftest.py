@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -17,6 +18,8 @@ import httpx
 import pytest
 
 _numbers = itertools.count(1)
+# One client for all tests: to make one costs more than the request. Nothing is kept open after an answer.
+_http = httpx.Client(trust_env=False, verify=False, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 def _next_address() -> str:
@@ -54,7 +57,7 @@ class StandIn:
 
     def status(self, port: int, path: str) -> int | None:
         try:
-            return httpx.get(self.url(port, path), timeout=2, trust_env=False).status_code
+            return self.get(port, path, timeout=2).status_code
         except httpx.TransportError:
             return None
 
@@ -75,8 +78,14 @@ class StandIn:
         """The exit code; negative for a signal."""
         return self.process.wait(timeout_s)
 
+    def get(self, port: int, path: str, **more: Any) -> httpx.Response:
+        return _http.get(self.url(port, path), **more)
+
+    def stream(self, port: int, path: str, body: dict[str, Any]) -> contextlib.AbstractContextManager[httpx.Response]:
+        return _http.stream("POST", self.url(port, path), json=body, timeout=20)
+
     def post(self, port: int, path: str, body: dict[str, Any]) -> httpx.Response:
-        return httpx.post(self.url(port, path), json=body, timeout=20, trust_env=False)
+        return _http.post(self.url(port, path), json=body, timeout=20)
 
     def end(self) -> None:
         if self.process.poll() is None:
@@ -87,9 +96,8 @@ class StandIn:
 Start = Callable[..., StandIn]
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """``start(module_or_script, argv, options=(), address=None, env={})`` starts a stand-in, ended with the test."""
+@contextlib.contextmanager
+def _starting(folder: Path) -> Iterator[Start]:
     started: list[StandIn] = []
 
     def _start(
@@ -102,16 +110,32 @@ def start(tmp_path: Path) -> Iterator[Start]:
     ) -> StandIn:
         words = [str(program)] if isinstance(program, Path) else ["-m", program]
         command = [sys.executable, *words, *options, "--", *argv]
-        log = tmp_path / f"{len(started)}.log"
+        log = folder / f"{len(started)}.log"
         started.append(StandIn(command, address or _next_address(), log, env or {}))
         return started[-1]
 
-    yield _start
-    for stand_in in started:
-        stand_in.end()
+    try:
+        yield _start
+    finally:
+        for stand_in in started:
+            stand_in.end()
 
 
 @pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """``start(module_or_script, argv, options=(), address=None, env={})`` starts a stand-in, ended with the test."""
+    with _starting(tmp_path) as starting:
+        yield starting
+
+
+@pytest.fixture(scope="module")
+def start_shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """As ``start``, for stand-ins that several tests of a module ask; ended with the module."""
+    with _starting(tmp_path_factory.mktemp("shared")) as starting:
+        yield starting
+
+
+@pytest.fixture(scope="session")
 def next_address() -> Callable[[], str]:
     return _next_address
 

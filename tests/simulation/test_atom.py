@@ -54,12 +54,28 @@ def pair(start: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     return _pair
 
 
+@pytest.fixture(scope="module")
+def usual(start_shared: Callable[..., Any]) -> tuple[Any, Any]:
+    """A prefill and a decode server that several tests ask."""
+    prefill = start_shared(SERVER, argv("kv_producer"), options=QUICK)
+    decode = start_shared(SERVER, argv("kv_consumer"), options=QUICK)
+    prefill.wait_status(8010, "/health")
+    decode.wait_status(8020, "/health")
+    return prefill, decode
+
+
 def exit_code(main: Callable[[list[str]], int], words: list[str]) -> int:
     """The exit code of a stand-in that ends before it starts anything."""
     try:
         return main(words)
     except SystemExit as ended:
         return int(ended.code or 0)
+
+
+def transfers(decode: Any) -> int:
+    """How many requests a decode server has taken over from a prefill server."""
+    counts = dict(line.split() for line in decode.get(8020, "/metrics").text.splitlines())
+    return int(counts.get("standin_kv_transfers_total", 0))
 
 
 def through(prefill: Any, decode: Any, prompt: str = "hello there") -> httpx.Response:
@@ -75,18 +91,18 @@ def through(prefill: Any, decode: Any, prompt: str = "hello there") -> httpx.Res
     return answer
 
 
-def test_decode_continues_what_prefill_began(pair: Callable[..., tuple[Any, Any]]) -> None:
-    prefill, decode = pair()
+def test_decode_continues_what_prefill_began(usual: tuple[Any, Any]) -> None:
+    prefill, decode = usual
+    before = transfers(decode)
     answer = through(prefill, decode)
     assert answer.json()["choices"][0]["text"] == text.answer("hello there", 5)
-    assert "standin_kv_transfers_total 1" in httpx.get(decode.url(8020, "/metrics"), trust_env=False).text
+    assert transfers(decode) == before + 1
 
 
 def test_the_model_is_called_as_typed_or_as_told(pair: Callable[..., tuple[Any, Any]]) -> None:
     prefill, decode = pair(argv("kv_producer", "--served-model-name", "short"))
     names = [
-        httpx.get(url, trust_env=False).json()["data"][0]["id"]
-        for url in (prefill.url(8010, "/v1/models"), decode.url(8020, "/v1/models"))
+        server.get(port, "/v1/models").json()["data"][0]["id"] for server, port in ((prefill, 8010), (decode, 8020))
     ]
     assert names == ["short", MODEL]
 
@@ -95,7 +111,7 @@ def test_http_is_refused_until_the_model_is_loaded(start: Callable[..., Any]) ->
     server = start(SERVER, argv("kv_producer"), options=["--never-ready"])
     server.wait_log(f"loading {MODEL} as prefill")
     with pytest.raises(httpx.ConnectError):
-        httpx.get(server.url(8010, "/health"), trust_env=False)
+        server.get(8010, "/health")
 
 
 def listens(address: str, port: int) -> bool:
@@ -163,17 +179,21 @@ def test_a_bad_argument_ends_it_as_the_engine(
     ],
 )
 def test_a_decode_server_that_does_not_fit_says_why(
-    decode: list[str], message: str, pair: Callable[..., tuple[Any, Any]]
+    decode: list[str], message: str, usual: tuple[Any, Any], start: Callable[..., Any]
 ) -> None:
-    prefill, other = pair(decode=decode)
+    prefill, _ = usual
+    other = start(SERVER, decode, options=QUICK)
+    other.wait_status(8020, "/health")
     answer = through(prefill, other)
     assert answer.status_code == 500
     assert message in answer.json()["error"]["message"]
     assert "KV transfer failed" in other.log
 
 
-def test_roles_with_different_tp_that_divides_work_together(pair: Callable[..., tuple[Any, Any]]) -> None:
-    assert through(*pair(argv("kv_producer", tp=4))).status_code == 200
+def test_roles_with_different_tp_that_divides_work_together(usual: tuple[Any, Any], start: Callable[..., Any]) -> None:
+    prefill = start(SERVER, argv("kv_producer", tp=4), options=QUICK)
+    prefill.wait_status(8010, "/health")
+    assert through(prefill, usual[1]).status_code == 200
 
 
 def test_decode_says_that_its_prefill_server_is_gone(pair: Callable[..., tuple[Any, Any]]) -> None:
@@ -186,8 +206,8 @@ def test_decode_says_that_its_prefill_server_is_gone(pair: Callable[..., tuple[A
     assert f"cannot connect to the prefill server at {prefill.address}:6301" in answer.json()["error"]["message"]
 
 
-def test_kv_of_another_prompt_and_roles_mixed_up_are_refused(pair: Callable[..., tuple[Any, Any]]) -> None:
-    prefill, decode = pair()
+def test_kv_of_another_prompt_and_roles_mixed_up_are_refused(usual: tuple[Any, Any]) -> None:
+    prefill, decode = usual
     ask = {"prompt": "x", "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
     handed = prefill.post(8010, "/v1/completions", ask).json()["kv_transfer_params"]
     other = decode.post(8020, "/v1/completions", {"prompt": "another", "kv_transfer_params": handed})
@@ -219,7 +239,7 @@ def test_the_router_joins_prefill_and_decode(
     messages = [{"role": "user", "content": "hi"}]
     chat = router.post(30000, "/v1/chat/completions", {"model": MODEL, "messages": messages, "max_tokens": 3}).json()
     assert chat["choices"][0]["message"]["content"] == text.answer(text.chat_text(messages), 3)
-    counts = [httpx.get(server.url(8010, "/metrics"), trust_env=False).text for server in prefills]
+    counts = [server.get(8010, "/metrics").text for server in prefills]
     assert counts == ["standin_generations_total 3\n"] * 2
     refused = router.post(30000, "/v1/completions", {**body, "model": "other"})
     assert (refused.status_code, refused.json()["error"]["type"]) == (404, "NotFoundError")

@@ -29,7 +29,7 @@ def toy(start: Callable[..., Any]) -> Callable[..., Any]:
 def test_it_answers_as_openai_does(toy: Callable[..., Any], read_events: Callable[[str], list[dict[str, Any]]]) -> None:
     server = toy()
     server.wait_status(PORT, "/health")
-    models = httpx.get(server.url(PORT, "/v1/models"), trust_env=False).json()
+    models = server.get(PORT, "/v1/models").json()
     assert [card["id"] for card in models["data"]] == ["toy"]
     whole = server.post(PORT, "/v1/completions", {"prompt": "hello", "max_tokens": 4}).json()
     assert whole["choices"][0]["text"] == text.answer("hello", 4)
@@ -121,7 +121,7 @@ def test_a_wedged_server_accepts_and_says_nothing_but_ends_on_term(toy: Callable
 
     def silent() -> bool:
         try:
-            httpx.get(server.url(PORT, "/health"), timeout=httpx.Timeout(2, read=0.2), trust_env=False)
+            server.get(PORT, "/health", timeout=httpx.Timeout(2, read=0.2))
         except httpx.ReadTimeout:
             return True
         return False
@@ -143,7 +143,7 @@ def test_delays_are_kept(toy: Callable[..., Any]) -> None:
     server.wait_status(PORT, "/health")
     began = time.monotonic()
     body = {"prompt": "x", "max_tokens": 5, "stream": True}
-    with httpx.stream("POST", server.url(PORT, "/v1/completions"), json=body, timeout=9, trust_env=False) as answer:
+    with server.stream(PORT, "/v1/completions", body) as answer:
         lines = answer.iter_lines()
         assert next(lines).startswith("data: {")
         first = time.monotonic() - began

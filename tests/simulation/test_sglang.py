@@ -48,10 +48,26 @@ def pair(start: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     return _pair
 
 
+@pytest.fixture(scope="module")
+def usual(start_shared: Callable[..., Any]) -> tuple[Any, Any]:
+    """A prefill and a decode server with metrics that several tests ask."""
+    metrics = ("--enable-metrics", "--served-model-name", "fake-model")
+    servers = tuple(start_shared(SERVER, argv(mode, *metrics), options=QUICK) for mode in ("prefill", "decode"))
+    for server in servers:
+        server.wait_status(PORT, "/health")
+    return servers[0], servers[1]
+
+
 def through(prefill: Any, decode: Any, body: dict[str, Any], path: str = "/v1/completions") -> list[httpx.Response]:
     """The same body to both at once, as the router sends it."""
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda server: server.post(PORT, path, body), (prefill, decode)))
+
+
+def transfers(decode: Any) -> int:
+    """How many requests a decode server has taken over from a prefill server."""
+    counts = dict(line.split() for line in decode.get(PORT, "/metrics").text.splitlines())
+    return int(counts.get("standin_kv_transfers_total", 0))
 
 
 def body(prefill: Any, room: int, **more: Any) -> dict[str, Any]:
@@ -63,13 +79,13 @@ def lines(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (DATA / name).read_text().splitlines()]
 
 
-def test_prefill_and_decode_are_joined_by_their_room(pair: Callable[..., tuple[Any, Any]]) -> None:
-    prefill, decode = pair(decode=argv("decode", "--enable-metrics"))
+def test_prefill_and_decode_are_joined_by_their_room(usual: tuple[Any, Any]) -> None:
+    prefill, decode = usual
+    before = transfers(decode)
     answers = through(prefill, decode, body(prefill, 2439820152725469279))
     assert [answer.status_code for answer in answers] == [200, 200]
     assert answers[1].json()["choices"][0]["text"] == text.answer("hello there", 5)
-    assert "standin_kv_transfers_total 1" in httpx.get(decode.url(PORT, "/metrics"), trust_env=False).text
-    assert prefill.status(PORT, "/metrics") == 404
+    assert transfers(decode) == before + 1
 
 
 def test_without_a_port_in_the_request_decode_takes_its_own(pair: Callable[..., tuple[Any, Any]]) -> None:
@@ -79,18 +95,16 @@ def test_without_a_port_in_the_request_decode_takes_its_own(pair: Callable[..., 
     assert [answer.status_code for answer in answers] == [200, 200]
 
 
-def test_a_request_without_a_room_is_refused(pair: Callable[..., tuple[Any, Any]]) -> None:
-    prefill, decode = pair()
-    for server in (prefill, decode):
+def test_a_request_without_a_room_is_refused(usual: tuple[Any, Any]) -> None:
+    for server in usual:
         answer = server.post(PORT, "/v1/completions", {"prompt": "x"})
         assert (answer.status_code, "without bootstrap room" in answer.text) == (400, True)
 
 
 def test_the_recorded_calls_of_the_router_are_answered(
-    pair: Callable[..., tuple[Any, Any]], read_events: Callable[[str], list[dict[str, Any]]]
+    usual: tuple[Any, Any], read_events: Callable[[str], list[dict[str, Any]]]
 ) -> None:
-    metrics = ("--enable-metrics", "--served-model-name", "fake-model")
-    prefill, decode = pair(argv("prefill", *metrics), argv("decode", *metrics))
+    prefill, decode = usual
     rooms: dict[int, list[dict[str, Any]]] = {}
     for server, name in ((prefill, "sglang-router-to-prefill.jsonl"), (decode, "sglang-router-to-decode.jsonl")):
         for call in lines(name):
@@ -120,9 +134,11 @@ def test_the_recorded_calls_of_the_router_are_answered(
     ],
 )
 def test_a_decode_server_that_does_not_fit_says_why(
-    decode: list[str], message: str, pair: Callable[..., tuple[Any, Any]]
+    decode: list[str], message: str, usual: tuple[Any, Any], start: Callable[..., Any]
 ) -> None:
-    prefill, other = pair(decode=decode)
+    prefill, _ = usual
+    other = start(SERVER, decode, options=QUICK)
+    other.wait_status(PORT, "/health")
     answers = through(prefill, other, body(prefill, 7))
     assert [answer.status_code for answer in answers] == [500, 500]
     assert all(message in answer.json()["error"]["message"] for answer in answers)
@@ -134,16 +150,16 @@ def test_an_old_version_does_not_compare_the_kv_dtype(pair: Callable[..., tuple[
     assert through(prefill, decode, body(prefill, 7))[1].status_code == 200
 
 
-def test_decode_says_that_no_bootstrap_server_answers(pair: Callable[..., tuple[Any, Any]]) -> None:
-    prefill, decode = pair()
-    prefill.end()
-    answer = decode.post(PORT, "/v1/completions", body(prefill, 7))
+def test_decode_says_that_no_bootstrap_server_answers(usual: tuple[Any, Any]) -> None:
+    prefill, decode = usual
+    answer = decode.post(PORT, "/v1/completions", body(prefill, 7, bootstrap_port=8997))
     assert answer.status_code == 500
-    assert f"no answer from the bootstrap server http://{prefill.address}:8998" in answer.json()["error"]["message"]
+    assert f"no answer from the bootstrap server http://{prefill.address}:8997" in answer.json()["error"]["message"]
 
 
-def test_prefill_gives_up_when_decode_never_comes(pair: Callable[..., tuple[Any, Any]]) -> None:
-    prefill, _ = pair(options=(*QUICK, "--peer-timeout-s", "0.2"))
+def test_prefill_gives_up_when_decode_never_comes(start: Callable[..., Any]) -> None:
+    prefill = start(SERVER, argv("prefill"), options=(*QUICK, "--peer-timeout-s", "0.2"))
+    prefill.wait_status(PORT, "/health")
     answer = prefill.post(PORT, "/v1/completions", body(prefill, 7))
     assert (answer.status_code, "nobody fetched the KV" in answer.text) == (500, True)
 
@@ -203,13 +219,14 @@ def test_information_tells_the_arguments(start: Callable[..., Any]) -> None:
     server.wait_status(PORT, "/health_generate")
 
     def get(path: str) -> Any:
-        return httpx.get(server.url(PORT, path), trust_env=False).json()
+        return server.get(PORT, path).json()
 
     info = get("/get_server_info")
     assert (info["disaggregation_mode"], info["tp_size"], info["dp_size"]) == ("decode", 8, 8)
     assert get("/model_info")["model_path"] == MODEL
     assert [load["dp_rank"] for load in get("/get_load")] == list(range(8))
     assert get("/v1/models")["data"][0]["id"] == MODEL
+    assert server.status(PORT, "/metrics") == 404
 
 
 # --- ports -------------------------------------------------------------------------------------------------------
@@ -240,8 +257,8 @@ def test_dp_attention_with_an_address_opens_ports_there(start: Callable[..., Any
     assert not listens(address, PORT + 234)
 
 
-def test_only_prefill_opens_the_bootstrap_port(pair: Callable[..., tuple[Any, Any]]) -> None:
-    prefill, decode = pair()
+def test_only_prefill_opens_the_bootstrap_port(usual: tuple[Any, Any]) -> None:
+    prefill, decode = usual
     assert (listens(prefill.address, 8998), listens(decode.address, 8998)) == (True, False)
 
 
@@ -301,7 +318,7 @@ def test_a_worker_hangs_when_its_follower_dies(worker: Callable[..., tuple[Any, 
     follower.end()
     head.wait_log("node 1 is gone; collectives hang")
     with pytest.raises(httpx.ReadTimeout):
-        httpx.get(head.url(PORT, "/health"), timeout=0.3, trust_env=False)
+        head.get(PORT, "/health", timeout=0.3)
 
 
 def test_a_follower_survives_its_head(worker: Callable[..., tuple[Any, Any]]) -> None:

@@ -63,6 +63,25 @@ def pair(start: Callable[..., Any], next_address: Callable[[], str]) -> Callable
     return _pair
 
 
+@pytest.fixture(scope="module")
+def usual(start_shared: Callable[..., Any], next_address: Callable[[], str]) -> tuple[Any, Any]:
+    """A producer and a consumer with NIXL that several tests ask."""
+    servers = []
+    for role in ("producer", "consumer"):
+        address = next_address()
+        env = {"VLLM_NIXL_SIDE_CHANNEL_HOST": address}
+        servers.append(start_shared(SERVER, argv(role, family="nixl"), options=QUICK, address=address, env=env))
+    for server in servers:
+        server.wait_status(PORT, "/health")
+    return servers[0], servers[1]
+
+
+def count(server: Any, name: str) -> int:
+    """One of the stand-in's counters."""
+    counts = dict(line.split() for line in server.get(PORT, "/metrics").text.splitlines())
+    return int(counts.get(f"standin_{name}_total", 0))
+
+
 def moriio(mode: str) -> tuple[list[str], list[str]]:
     """The argv of a pair that uses the ports of the recorded calls."""
     read = mode == "READ"
@@ -119,10 +138,10 @@ def check_answer(call: Mapping[str, Any], answer: httpx.Response, read_events: C
 
 @pytest.mark.parametrize("kind", ["nixl", "moriio-READ"])
 def test_recorded_calls_prefill_then_decode_are_answered(
-    kind: str, pair: Callable[..., tuple[Any, Any]], read_events: Callable[[str], Any]
+    kind: str, usual: tuple[Any, Any], pair: Callable[..., tuple[Any, Any]], read_events: Callable[[str], Any]
 ) -> None:
-    words = moriio("READ") if kind != "nixl" else (argv("producer", family="nixl"), argv("consumer", family="nixl"))
-    prefill, decode = pair(*words)
+    prefill, decode = usual if kind == "nixl" else pair(*moriio("READ"))
+    before = count(decode, "kv_transfers")
     for first, second in recorded(kind):
         request_id = readdressed(first["headers"]["x-request-id"], prefill, decode)
         handed = post(prefill, first, first["body"], request_id).json()["kv_transfer_params"]
@@ -131,7 +150,7 @@ def test_recorded_calls_prefill_then_decode_are_answered(
         params = {**second["body"]["kv_transfer_params"], **handed}
         answer = post(decode, second, {**second["body"], "kv_transfer_params": params}, request_id)
         check_answer(second, answer, read_events)
-    assert "standin_kv_transfers_total 4" in httpx.get(decode.url(PORT, "/metrics"), trust_env=False).text
+    assert count(decode, "kv_transfers") == before + 4
 
 
 def test_recorded_calls_to_both_at_once_are_answered(
@@ -147,14 +166,14 @@ def test_recorded_calls_to_both_at_once_are_answered(
         assert first.status_code == 200
         check_answer(calls[1], second, read_events)
     assert "write failed" not in prefill.log
-    assert "standin_kv_transfers_total 4" in httpx.get(decode.url(PORT, "/metrics"), trust_env=False).text
+    assert "standin_kv_transfers_total 4" in decode.get(PORT, "/metrics").text
 
 
 def test_recorded_calls_with_a_bootstrap_server_are_answered(
     pair: Callable[..., tuple[Any, Any]], read_events: Callable[[str], Any]
 ) -> None:
     prefill, decode = pair(argv("producer", family="mooncake"), argv("consumer", family="mooncake"))
-    entries = httpx.get(prefill.url(8998, "/query"), trust_env=False).json()
+    entries = prefill.get(8998, "/query").json()
     assert len(entries["0"]["worker_addr"]) == 8
     for first, second in recorded("mooncake"):
         request_id = first["headers"]["x-request-id"]
@@ -167,8 +186,8 @@ def test_recorded_calls_with_a_bootstrap_server_are_answered(
         check_answer(second, answer, read_events)
 
 
-def test_other_recorded_calls_are_answered_as_the_engine_does(pair: Callable[..., tuple[Any, Any]]) -> None:
-    prefill, _ = pair(argv("producer", family="nixl"), argv("consumer", family="nixl"))
+def test_other_recorded_calls_are_answered_as_the_engine_does(usual: tuple[Any, Any]) -> None:
+    prefill, _ = usual
     unknown = {"/health_generate", "/get_server_info", "/get_model_info", "/get_load"}
     for line in (DATA / "vllm-router-nixl-to-prefill.jsonl").read_text().splitlines():
         call = json.loads(line)
@@ -225,19 +244,20 @@ def test_a_side_channel_on_localhost_is_not_found_by_another_node(pair: Callable
     assert (answer.status_code, "cannot connect to the prefill server at localhost:5600" in answer.text) == (500, True)
 
 
-def test_without_usable_parameters_decode_computes_the_prompt_itself(pair: Callable[..., tuple[Any, Any]]) -> None:
-    _, decode = pair(argv("producer", family="nixl"), argv("consumer", family="nixl"))
+def test_without_usable_parameters_decode_computes_the_prompt_itself(usual: tuple[Any, Any]) -> None:
+    _, decode = usual
+    before = count(decode, "local_prefills")
     assert ask(decode, {}).status_code == 200
     assert ask(decode, {"do_remote_prefill": True, "remote_engine_id": None}).status_code == 200
     assert "Got invalid KVTransferParams" in decode.log
-    assert "standin_local_prefills_total 2" in httpx.get(decode.url(PORT, "/metrics"), trust_env=False).text
+    assert count(decode, "local_prefills") == before + 2
 
 
 def test_a_key_is_asked_for_where_one_is_set(start: Callable[..., Any]) -> None:
     server = start(SERVER, [*argv("producer"), "--api-key", "secret"], options=QUICK)
     server.wait_status(PORT, "/health")
     assert server.status(PORT, "/v1/models") == 401
-    found = httpx.get(server.url(PORT, "/v1/models"), headers={"authorization": "Bearer secret"}, trust_env=False)
+    found = server.get(PORT, "/v1/models", headers={"authorization": "Bearer secret"})
     assert found.json()["data"][0]["id"] == "fake-model"
 
 
@@ -358,7 +378,7 @@ def test_http_is_bound_before_the_model_is_loaded_and_listens_after(start: Calla
     server = start(SERVER, argv("producer"), options=["--load-s", "0.7"])
     server.wait_log("as prefill")
     with pytest.raises(httpx.ConnectError):
-        httpx.get(server.url(PORT, "/health"), trust_env=False)
+        server.get(PORT, "/health")
     server.wait_status(PORT, "/health")
 
 

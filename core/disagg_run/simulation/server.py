@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 import attrs
@@ -99,7 +100,8 @@ class ModelServer:
     def _log_access(self, request: web.Request, status: int) -> None:
         peer = request.transport.get_extra_info("peername") if request.transport else None
         client = f"{peer[0]}:{peer[1]}" if peer else "-"
-        say(f'INFO:     {client} - "{request.method} {request.path_qs} HTTP/1.1" {status}')
+        phrase = HTTPStatus(status).phrase
+        say(f'INFO:     {client} - "{request.method} {request.path_qs} HTTP/1.1" {status} {phrase}')
 
     async def _models(self, request: web.Request) -> web.Response:
         cards = [self._card(name) for name in self.served_models]
