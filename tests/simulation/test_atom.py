@@ -254,6 +254,23 @@ def test_the_router_binds_only_when_all_workers_are_there(start: Callable[..., A
     assert router.status(29100, "/metrics") == 200
 
 
+def test_the_router_gives_up_waiting_and_serves_without_workers(start: Callable[..., Any]) -> None:
+    decode = start(SERVER, argv("kv_consumer"), options=["--never-ready"])
+    words = router_argv([decode], [decode], "--worker-startup-timeout-secs", "0")
+    router = start(ROUTER, words, options=["--startup-grace-s", "0.3"])
+    router.wait_status(30000, "/health")
+    assert "gave up waiting for" in router.log
+    assert [router.status(30000, path) for path in ("/liveness", "/readiness", "/v1/models")] == [200, 503, 503]
+    assert router.post(30000, "/v1/completions", {"prompt": "x"}).status_code == 503
+
+
+def test_readiness_means_nothing_without_health_checks(start: Callable[..., Any]) -> None:
+    words = ["atomesh", "launch", "--port", "30000", "--prometheus-port", "29100", "--disable-health-check"]
+    router = start(ROUTER, words)
+    router.wait_status(30000, "/readiness")
+    assert router.status(30000, "/v1/models") == 503
+
+
 def test_the_router_answers_502_then_503_when_a_worker_died(start: Callable[..., Any]) -> None:
     prefill = start(SERVER, argv("kv_producer"), options=QUICK)
     decode = start(SERVER, argv("kv_consumer"), options=QUICK)

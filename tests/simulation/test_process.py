@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import httpx
 import pytest
 
 from disagg_run.simulation import text
+from disagg_run.simulation.options import Options, parse_options
 
 TOY = Path(__file__).with_name("toy_stand_in.py")
 PORT = 8010
@@ -96,6 +98,29 @@ def test_an_unknown_option_of_the_stand_in_ends_it(toy: Callable[..., Any]) -> N
     server = toy("--explode")
     assert server.wait_exit() == 2
     assert "toy: error: unrecognized arguments: --explode" in server.log
+
+
+def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_options(["--help"], prog="toy", about="Stand-in of a toy.")
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    for field in attrs.fields(Options):
+        assert f"--{field.name.replace('_', '-')} " in told, field.name
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--load-s", "-1"], "not a time in seconds: '-1'"),
+        (["--load-s", "nan"], "not a time in seconds: 'nan'"),
+        (["--signal", "NOPE"], "unknown signal 'NOPE'"),
+    ],
+)
+def test_a_bad_option_is_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_options(words, prog="toy", about="Stand-in of a toy.")
+    assert message in capsys.readouterr().err
 
 
 def test_options_can_come_by_variable(toy: Callable[..., Any]) -> None:

@@ -33,6 +33,8 @@ class Options:
     peer_timeout_s: float = 30.0
     #: Seconds until the nodes of one worker give up waiting for each other.
     join_timeout_s: float = 600.0
+    #: Seconds that a router waits for its workers beyond the time that its own flags give them.
+    startup_grace_s: float = 60.0
     #: Version whose catalogue is the parser; "" = the newest that the plugin has.
     catalogue_version: str = ""
     #: Loading never ends.
@@ -109,6 +111,7 @@ def _parser(prog: str, about: str) -> argparse.ArgumentParser:
         "--transfer-s": "seconds that a KV transfer takes (default 0)",
         "--peer-timeout-s": "seconds until waiting for the peer's part of a request is given up (default 30)",
         "--join-timeout-s": "seconds until the nodes of a worker give up waiting for each other (default 600)",
+        "--startup-grace-s": "seconds that a router waits for workers beyond its own flags' time (default 60)",
         "--term-s": "seconds between SIGTERM and the end (default 0)",
     }.items():
         delays.add_argument(name, type=_seconds, metavar="S", help=about_it)

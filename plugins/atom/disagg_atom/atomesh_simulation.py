@@ -31,8 +31,6 @@ from disagg_run.simulation.options import parse_options, split_words
 from disagg_run.simulation.process import Died, Stage, run_stand_in
 
 _CATALOGUE = Path(__file__).parent / "catalogues" / "atomesh.json"
-#: Seconds that HTTP stays shut beyond the workers' own start-up time.
-_GRACE_S = 60.0
 
 
 async def _ok(request: web.Request) -> web.Response:
@@ -49,7 +47,7 @@ async def live(stage: Stage, args: argparse.Namespace) -> None:
         started = time.monotonic()
         if stage.options.never_ready:
             await stage.ended()
-        await router.register(started + args.worker_startup_timeout_secs + _GRACE_S)
+        await router.register(started + args.worker_startup_timeout_secs + stage.options.startup_grace_s)
         if not args.disable_health_check:
             stage.start(router.watch())
         app = web.Application(client_max_size=args.max_payload_size)
