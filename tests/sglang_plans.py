@@ -21,10 +21,10 @@ CONTRACT = {
 }
 
 
-def spec(model: str = "DeepSeek-R1-0528", nodes: int = 2, **fields: Any) -> LaunchSpec:
+def spec(model: str = "DeepSeek-R1-0528", nodes: int = 2, network: str = "10.0.0.{}", **fields: Any) -> LaunchSpec:
     """A spec on nodes 10.0.0.1 and up."""
-    named = [Node(address=f"10.0.0.{number}") for number in range(1, nodes + 1)]
-    return LaunchSpec(engine="sglang-disagg", model=model, **{"nodes": named, **fields})
+    named = [Node(address=network.format(number)) for number in range(1, nodes + 1)]
+    return LaunchSpec(engine="sglang-disagg", model=model, nodes=named, **fields)
 
 
 def planned(

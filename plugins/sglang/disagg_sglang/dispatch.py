@@ -50,7 +50,7 @@ def dispatch_tokens(ctx: RankContext, role: Role) -> tuple[int, Source]:
 
 
 def switch_threshold(ctx: RankContext) -> tuple[int, Source]:
-    """Tokens up to which a buffer goes between nodes by MoRI's low-latency kernel: the table's, else twice decode's (R10).
+    """Tokens up to which a buffer goes between nodes by the low-latency kernel: the table's, else twice decode's (R10).
 
     The engine compares its buffer with it (0.5.12, moriep.py), so that decode's is below and prefill's above.
     """
