@@ -122,7 +122,7 @@ rank 0  n0  192.0.2.1
       ready      http http://192.0.2.1:8010/health within 1800 s
       command    toy-server --config '{{"a": [1, 2]}}' --name 'two words'
       variables  2 set, 1 extended, 1 unset, secret: TOY_TOKEN
-    patches    toy-fix
+    patch      toy-fix (not needed)
     preflight  model
   router  router
     after    prefill-0, decode-0 ready

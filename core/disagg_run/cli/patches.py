@@ -227,7 +227,7 @@ def _summary(patch: Patch) -> dict[str, Any]:
     from disagg_run.planning.document import to_data
 
     data: dict[str, Any] = to_data(patch)
-    del data["edits"], data["digests"], data["planned_for"]
+    del data["edits"], data["digests"], data["planned_for"], data["waiver"]
     return data
 
 

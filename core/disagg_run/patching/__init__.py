@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from disagg_run.patching.applying import apply_patches, check_patches, find_site, ledgers, revert_patches
-from disagg_run.patching.fitting import is_needed
+from disagg_run.patching.fitting import is_needed, planned_as
 from disagg_run.patching.ledger import Ledger
 from disagg_run.patching.previewing import Preview, preview
 from disagg_run.patching.reading import read_patches
@@ -23,6 +23,7 @@ __all__ = [
     "is_needed",
     "ledgers",
     "named_patches",
+    "planned_as",
     "preview",
     "read_patches",
     "revert_patches",

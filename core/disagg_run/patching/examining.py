@@ -197,8 +197,11 @@ class _Root:
         return attrs.evolve(
             state_of(patch, state, detail, candidate.package, candidate.version),
             files=self._changes(candidate, verdict, after),
-            waiver=self.waiver if state == "applicable" else "",
+            waiver=self._waiver(patch) if state == "applicable" else "",
         )
+
+    def _waiver(self, patch: Patch) -> str:
+        return self.waiver or patch.waiver
 
     def _changes(self, candidate: Candidate, verdict: Fits, after: Mapping[str, bytes]) -> tuple[FileChange, ...]:
         changes = []
@@ -228,7 +231,7 @@ class _Root:
                         patch=candidate.patch,
                         package=candidate.package,
                         version=candidate.version,
-                        waiver=self.waiver,
+                        waiver=self._waiver(candidate.patch),
                         time=time.time(),
                     )
                 )

@@ -42,6 +42,13 @@ def is_needed(patch: Patch, version: str) -> bool:
     return not (patch.fixed_in and contains(f">={patch.fixed_in}", version))
 
 
+def planned_as(patch: Patch) -> str:
+    """How a plan grants a patch's wish: by the patch, by a setting, or not at all since nothing is needed."""
+    if patch.edits:
+        return f"{patch.id} (source patch)"
+    return f"{patch.id} (not needed, the setting {patch.instead})" if patch.instead else f"{patch.id} (not needed)"
+
+
 def for_version(patch: Patch, version: str) -> Patch | NotNeeded | Outside:
     """The patch with the edits and digests of one version, or why it has none."""
     if not is_needed(patch, version):

@@ -60,8 +60,10 @@ def _try_lock(path: Path) -> int | None:
         if (current.st_dev, current.st_ino) != (mine.st_dev, mine.st_ino):
             os.close(handle)
             return None
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, _me(), 0)
+        # Who holds it is for messages only: a full disk must not keep anybody from reverting.
+        with contextlib.suppress(OSError):
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, _me(), 0)
     except (BlockingIOError, FileNotFoundError):
         os.close(handle)
         return None

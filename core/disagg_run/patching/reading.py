@@ -62,7 +62,7 @@ def _digests(path: Path) -> dict[str, list[FileDigest]]:
 
 def _patch(document: YamlDocument, index: int, digests: dict[str, list[FileDigest]]) -> Patch:
     place: Keys = ("patches", index)
-    names = [field.name for field in attrs.fields(Patch) if field.name not in ("digests", "planned_for")]
+    names = [field.name for field in attrs.fields(Patch) if field.name not in ("digests", "planned_for", "waiver")]
     fields = _fields(document, place, document.value["patches"][index], names)
     edits = fields.pop("edits", None)
     if not isinstance(edits, list) or not edits:

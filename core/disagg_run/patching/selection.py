@@ -40,12 +40,14 @@ def select_patches(
     *,
     distributions: Sequence[str] | None = None,
     forbid: bool = False,
+    waiver: str = "",
 ) -> Selected:
     """The patches that ``wanted`` names, by id or set, with those that they require.
 
     ``version``: the engine version that is planned for; it says which edits are meant for the patches of the
     packages in ``distributions`` (None = of every patch), the others are settled on the node. ``forbid``: source
     patches are against the rules; those that a setting replaces, or that are not needed, may be asked for all the same.
+    ``waiver``: reference under which the engine may be changed, for the ledger of each node.
     Raises SpecError for an unknown name (with the nearest), ConflictError for two patches of one id, and PatchError for
     a required patch that is not for this version, for patches that change one place, and for any under ``forbid``.
     """
@@ -65,7 +67,7 @@ def select_patches(
                 )
             notes.append(f"optional patch {patch.id!r} is left out: {found.reason}")
         else:
-            patches.append(pinned(patch, version) if settled else patch)
+            patches.append(attrs.evolve(pinned(patch, version) if settled else patch, waiver=waiver))
     selected = Selected(patches=_without_absent(patches), notes=notes)
     check_overlaps(selected.changing)
     if forbid and selected.changing:

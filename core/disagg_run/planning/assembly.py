@@ -218,10 +218,22 @@ def _patches(basis: Basis, selection: Selection, drafts: Sequence[RankDraft]) ->
         return {}
     from disagg_run.patching import select_patches
 
-    chosen = {}
+    spec = basis.spec
+    chosen: dict[int, tuple[Patch, ...]] = {}
+    offered: tuple[Patch, ...] | None = None
+    selected: tuple[Patch, ...] = ()
     for draft in drafts:
-        offered = tuple(each.record for each in selection.patches(draft.context))
-        chosen[draft.context.rank] = select_patches(offered, basis.spec.patches, basis.engine_version).patches
+        before, offered = offered, tuple(each.record for each in selection.patches(draft.context))
+        if offered != before:
+            selected = select_patches(
+                offered,
+                spec.patches,
+                basis.engine_version,
+                distributions=basis.engine.distributions or None,
+                forbid=spec.forbid_patches,
+                waiver=spec.patch_waiver,
+            ).patches
+        chosen[draft.context.rank] = selected
     return chosen
 
 
@@ -233,10 +245,13 @@ def _source_values(
         source = basis.spec.source(key)
         values[f"/{key}"] = ((source, str(getattr(basis.spec, key) or getattr(basis, key))),)
     moved = {(row.process, row.listener): row.moved_from for row in allocation.table if row.moved_from is not None}
+    if basis.spec.patches:
+        from disagg_run.patching import planned_as
     for rank, groups in enumerate(grouped):
         for group, (planned, drafts) in enumerate(groups):
             for patch in planned.patches:
-                values[f"/ranks/{rank}/groups/{group}/patches/{patch.id}"] = ((basis.spec.source("patches"), patch.id),)
+                source = basis.spec.source("patches")
+                values[f"/ranks/{rank}/groups/{group}/patches/{patch.id}"] = ((source, planned_as(patch)),)
             for index, draft in enumerate(drafts):
                 prefix = f"/ranks/{rank}/groups/{group}/processes/{index}"
                 for key, provenance in draft.provenance.items():

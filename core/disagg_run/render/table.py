@@ -103,7 +103,10 @@ def _readiness(ready: Ready) -> str:
 
 def _group_notes(group: Group) -> Iterator[str]:
     if group.patches:
-        yield _shown(f"patches    {', '.join(patch.id for patch in group.patches)}")
+        from disagg_run.patching import planned_as
+
+        for patch in group.patches:
+            yield _shown(f"patch      {planned_as(patch)}")
     if group.preflight:
         yield _shown(f"preflight  {', '.join(check.name for check in group.preflight)}")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from disagg_run.planning.document import Group
+from disagg_run.planning.document import Group, to_data
 from disagg_run.running.preflight import check_node
 from disagg_run.running.share import Share
 
@@ -50,7 +50,8 @@ def _prepare(share: Share, note: Note, warn: Note) -> None:
             from disagg_run.patching import apply_patches
 
             for state in apply_patches(group.patches, python=engine_python(group)):
-                note("patch.state", patch=state.id, state=state.state, detail=state.detail)
+                data = to_data(state)
+                note("patch.state", patch=data.pop("id"), **data)
 
 
 def engine_python(group: Group) -> str | None:

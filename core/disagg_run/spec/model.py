@@ -173,6 +173,10 @@ class LaunchSpec:
     processes: Mapping[str, ProcessSpec] = attrs.field(factory=dict, converter=frozen_map)
     #: Patches or patch sets asked for, by name.
     patches: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Fail where a source patch would change the engine.
+    forbid_patches: bool = False
+    #: Reference under which the engine may be changed by source patches, for the ledger of each node.
+    patch_waiver: str = ""
     #: Checks that an expert lets through, by name; recorded in the plan.
     waive: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
     #: Start the engines' stand-ins instead of the engines.

@@ -195,6 +195,18 @@ _FINE = (
         metavar="NAME",
     ),
     Option(
+        key="forbid-patches",
+        summary="fail where a source patch would change the engine",
+        group=FINE,
+        type="bool",
+    ),
+    Option(
+        key="patch-waiver",
+        summary="reference under which the engine may be patched, for each node's ledger",
+        group=FINE,
+        metavar="TEXT",
+    ),
+    Option(
         key="waive",
         summary="check to let through; the plan records it",
         group=FINE,

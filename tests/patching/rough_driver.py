@@ -1,0 +1,177 @@
+"""Patches applied roughly, in a process of its own: many at once, killed at every step, without room on the disk.
+
+    python -m tests.patching.rough_driver kill DIR apply|revert
+    python -m tests.patching.rough_driver race DIR COUNT
+    python -m tests.patching.rough_driver full DIR LIMIT
+
+Each case is a forked child with one thread, so that a kill is a kill of the whole; results go to stdout as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from disagg_run.errors import DisaggError
+from disagg_run.patching import apply_patches, check_patches, ledgers, revert_patches
+from tests.patching.toy import ALL, by_state, digests, install, sources
+
+#: What changes the disk, as the applier calls it.
+STEPS = ("open", "write", "pwrite", "ftruncate", "fsync", "fchmod", "utime", "replace", "unlink", "close")
+
+
+def in_child(work: Callable[[], Any]) -> tuple[Any, int]:
+    """What ``work`` returned in a child, and the signal that ended it (0 = none)."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        code = 1
+        try:
+            answer = json.dumps(work()).encode()
+            os.write(writing, answer)
+            code = 0
+        finally:
+            end(code)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        text = pipe.read()
+    status = os.waitpid(pid, 0)[1]
+    if os.WIFSIGNALED(status):
+        return None, os.WTERMSIG(status)
+    if os.WEXITSTATUS(status):
+        raise SystemExit("a child failed")
+    return json.loads(text), 0
+
+
+def end(code: int) -> None:
+    """End a child without the parent's clean-up, and say what went wrong where something did."""
+    if code:
+        traceback.print_exc()
+    os._exit(code)
+
+
+def die_at(step: int) -> None:
+    """Kill this process in place of its disk operation number ``step``, a write after its first half."""
+    count = 0
+
+    def wrapped(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == step:
+                if name == "write":
+                    real(args[0], bytes(args[1])[: len(args[1]) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **kwargs)
+
+        return call
+
+    for name in STEPS:
+        setattr(os, name, wrapped(name, getattr(os, name)))
+
+
+def kill(directory: Path, doing: str) -> list[dict[str, Any]]:
+    """Kill an apply or a revert at each step, then apply again and revert."""
+    results = []
+    for step in range(1, 500):
+        root = install(directory / f"{doing}{step}")
+        if doing == "revert":
+            apply_patches(ALL, target=root)
+
+        def work(root: Path = root, step: int = step) -> dict[str, str]:
+            die_at(step)
+            return by_state(apply_patches(ALL, target=root) if doing == "apply" else revert_patches([root]))
+
+        _, ended_by = in_child(work)
+        if not ended_by:
+            return results
+        killed = {"step": step, "signal": ended_by, "killed": sources(root)}
+        killed["unfinished"] = any(each.problem for each in ledgers([root]))
+        killed["states"] = by_state(apply_patches(ALL, target=root))
+        killed["applied"] = sources(root)
+        revert_patches([root])
+        killed["reverted"] = digests(root)
+        results.append(killed)
+        shutil.rmtree(root)
+    raise SystemExit("it never came to an end")
+
+
+def race(directory: Path, count: int) -> dict[str, Any]:
+    """``count`` processes that start at one moment and apply to one tree, with one more that looks all the time."""
+    root = install(directory / "site")
+    old = sources(root)
+    gate, opener = os.pipe()
+    out = directory / "states"
+    out.mkdir()
+    pids = []
+    for number in range(count + 1):
+        pid = os.fork()
+        if pid:
+            pids.append(pid)
+            continue
+        code = 1
+        try:
+            os.close(opener)
+            os.read(gate, 1)
+            work = look if number == count else lambda root, out: by_state(apply_patches(ALL, target=root))
+            (out / f"{number}.json").write_text(json.dumps(work(root, out)))
+            code = 0
+        finally:
+            end(code)
+    os.close(gate)
+    os.close(opener)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids[:-1]]
+    (out / "done").touch()
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(pids[-1], 0)[1]))
+    states = [json.loads((out / f"{number}.json").read_text()) for number in range(count)]
+    seen = json.loads((out / f"{count}.json").read_text())
+    return {"codes": codes, "states": states, "seen": seen, "old": old, "new": sources(root), "all": digests(root)}
+
+
+def look(root: Path, out: Path) -> dict[str, list[str]]:
+    """The contents that each source file was ever seen with, until the others are done."""
+    seen: dict[str, set[str]] = {}
+    while True:
+        last = (out / "done").exists()
+        for name, digest in sources(root).items():
+            seen.setdefault(name, set()).add(digest)
+        if last:
+            return {name: sorted(found) for name, found in seen.items()}
+
+
+def full(directory: Path, limit: int) -> dict[str, Any]:
+    """Apply where no file may grow beyond ``limit`` bytes: the kernel ends every write there."""
+    root = install(directory / "site")
+    check_patches(ALL, target=root)
+    before = digests(root)
+
+    def work() -> str:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        return attempt(root)
+
+    answer, _ = in_child(work)
+    return {"answer": answer, "before": before, "after": digests(root), "sources": sources(root)}
+
+
+def attempt(root: Path) -> str:
+    """Apply; the error's words, or "" where there was none."""
+    try:
+        apply_patches(ALL, target=root)
+    except DisaggError as error:
+        return str(error)
+    return ""
+
+
+if __name__ == "__main__":
+    what, where, argument = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+    found = kill(where, argument) if what == "kill" else {"race": race, "full": full}[what](where, int(argument))
+    print(json.dumps(found))
