@@ -161,15 +161,17 @@ def start_sglang(launch: Launch, number: int, mode: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("prefills", "decodes"), [(1, 1), (2, 1), (1, 2)])
-def test_sglang_router_joins_prefill_and_decode(prefills: int, decodes: int, launch: Launch, routers: Path) -> None:
+@pytest.mark.parametrize(("prefills", "decodes", "bootstrap"), [(1, 1, ["8998"]), (2, 1, ["8998"]), (1, 2, [])])
+def test_sglang_router_joins_prefill_and_decode(
+    prefills: int, decodes: int, bootstrap: list[str], launch: Launch, routers: Path
+) -> None:
     argv = [str(routers / "python"), "-m", "sglang_router.launch_router", "--pd-disaggregation", "--policy", "random"]
     argv += ["--host", launch.address(1), "--port", str(ROUTER_PORT), "--worker-startup-check-interval", "1"]
     argv += ["--prometheus-host", launch.address(1), "--prometheus-port", "29100"]
     for number in range(1, prefills + decodes + 1):
         start_sglang(launch, number, "prefill" if number <= prefills else "decode")
         url = f"http://{launch.address(number)}:{SGLANG_PORT}"
-        argv += ["--prefill", url, "8998"] if number <= prefills else ["--decode", url]
+        argv += ["--prefill", url, *bootstrap] if number <= prefills else ["--decode", url]
     launch.start(1, argv)
 
     def complete() -> bool:
