@@ -80,12 +80,11 @@ def plan(ranks: Iterable[tuple[str, Sequence[PlannedProcess]]], **fields: Any) -
         engine_version="1.0",
         connector="toy",
         model=PlannedModel(name="toy", path="/models/toy", served_name="toy"),
-        bound=True,
         ranks=[
             RankPlan(rank=rank, node=Node(address=address), groups=[Group(processes=processes)])
             for rank, (address, processes) in enumerate(ranks)
         ],
-        **{"simulated": True, **fields},
+        **{"bound": True, "simulated": True, **fields},
     )
 
 

@@ -1,4 +1,7 @@
-"""A small real server for tests of running: serves, forwards, misbehaves as told. Standard library only."""
+"""A small real server for tests of running: serves, forwards, misbehaves as told. Standard library only.
+
+SIGUSR1 makes it exit with 0, SIGUSR2 with 1; after SIGHUP it takes connections and answers nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 import urllib.request
@@ -25,7 +27,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--unready", action="store_true", help="answer 503 for ever")
     parser.add_argument("--exit-after", type=float)
     parser.add_argument("--code", type=int, default=0)
-    parser.add_argument("--wedge-after", type=float, help="seconds after which nothing is answered")
     parser.add_argument("--ignore-term", action="store_true")
     parser.add_argument("--daemon", help="daemonize a child that writes its pid to this file")
     parser.add_argument("--flood", type=float, default=0.0, help="MB/s written to stdout")
@@ -33,12 +34,14 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+WEDGED = threading.Event()
+
+
 class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
     allow_reuse_address = True
     asked: argparse.Namespace
-    started: float
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -49,8 +52,7 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def _gate(self) -> None:
-        after = self.server.asked.wedge_after
-        if after is not None and time.monotonic() - self.server.started > after:
+        if WEDGED.is_set():
             threading.Event().wait()
 
     def _json(self, status: int, data: Any) -> None:
@@ -120,7 +122,15 @@ def daemonize(pid_file: str) -> None:
         signal.pause()
 
 
+def leave(code: int) -> None:
+    print(f"leaving with {code}", flush=True)
+    os._exit(code)
+
+
 def main() -> None:
+    signal.signal(signal.SIGUSR1, lambda *_: leave(0))
+    signal.signal(signal.SIGUSR2, lambda *_: leave(1))
+    signal.signal(signal.SIGHUP, lambda *_: WEDGED.set())
     asked = options()
     print(asked.say or f"server {os.getpid()} starts", flush=True)
     if asked.ignore_term:
@@ -134,17 +144,16 @@ def main() -> None:
     if asked.flood:
         threading.Thread(target=flood, args=(asked.flood,), daemon=True).start()
     if asked.exit_after is not None:
-        leave = threading.Timer(asked.exit_after, lambda: (print("leaving now", flush=True), os._exit(asked.code)))
-        leave.daemon = True
-        leave.start()
+        timer = threading.Timer(asked.exit_after, leave, [asked.code])
+        timer.daemon = True
+        timer.start()
     time.sleep(asked.delay)
     if asked.port is None:
         threading.Event().wait()
     server = Server((host, asked.port), Handler)
     server.asked = asked
-    server.started = time.monotonic()
     server.serve_forever()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

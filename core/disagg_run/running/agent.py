@@ -41,6 +41,8 @@ _SIGNAL_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 #: For a second signal to mean that the grace is over, in seconds after the first (a terminal and a launcher may both
 #: deliver the first one).
 _SECOND_S = 0.5
+#: Between two cancellations of work that did not end, in seconds.
+_AGAIN_S = 0.1
 
 
 @attrs.frozen(kw_only=True)
@@ -54,8 +56,8 @@ class AgentOptions:
     token: str = ""
     #: Host and port of rank 0's agent.
     star: tuple[str, int] | None = None
-    #: Descriptor of a socket that listens there already, given to rank 0's agent by a launcher.
-    star_fd: int | None = None
+    #: A socket that listens there already, given to rank 0's agent by a launcher.
+    star_socket: socket.socket | None = None
     #: Streamed completions to send once serving; None = serve until told to stop.
     smoke: int | None = None
     timing: Timing = attrs.field(factory=Timing)
@@ -187,8 +189,7 @@ class Agent:
         if isinstance(self.link, Spoke):
             await self.link.open(*star)
         elif self.first is not None and self.share.ranks > 1:
-            given = self.options.star_fd
-            await self.link.open(listen(*star) if given is None else socket.socket(fileno=given))
+            await self.link.open(self.options.star_socket or listen(*star))
             self.first.register.set(star=f"{star[0]}:{star[1]}")
 
     # --- how it ends ---------------------------------------------------------------------------------------------
@@ -227,9 +228,7 @@ class Agent:
         orderly = culprit is None or culprit.exit_code in _SIGNAL_CODES.values()
         if culprit is not None:
             self.log.error("run.failed", culprit=culprit.process, culprit_rank=culprit.rank, message=culprit.message)
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._stop_work()
         left = await self._tear_down(orderly=orderly)
         if left:
             self.log.error("teardown.left", what=left)
@@ -250,6 +249,13 @@ class Agent:
         self.console.close()
         self._sink.close()
         self.reaper.close()
+
+    async def _stop_work(self) -> None:
+        # Before Python 3.12 wait_for may lose a cancellation that comes just when its answer does: say it again.
+        while self._tasks:
+            for task in tuple(self._tasks):
+                task.cancel()
+            await asyncio.wait(self._tasks, timeout=_AGAIN_S)
 
     async def _tear_down(self, *, orderly: bool) -> list[str]:
         grace = self.timing.grace_s if orderly else self.timing.failure_grace_s
@@ -283,7 +289,6 @@ class Agent:
             )
         if self.first is not None:
             self.first.register.set(state="failed" if self.verdict.culprit else "finished", ended=time.time())
-            self.first.register.write()
         consequences = [failure.to_data() for failure in self.verdict.consequences]
         write_result(self.options.run_dir, self.rank, self.verdict.culprit, consequences=consequences)
 

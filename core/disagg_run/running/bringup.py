@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from disagg_run.errors import GateTimeout, PreflightError, ProcessDied
 from disagg_run.planning.document import PlannedProcess, Ready
-from disagg_run.running import supervisor
+from disagg_run.running import probes, supervisor
 from disagg_run.running.gates import Stage, join_ports, waits_of
 from disagg_run.running.preflight import held_port
 from disagg_run.running.probes import until_listening, until_ready
@@ -153,11 +153,13 @@ class BringUp:
         """Ask a ready process again and again; one that passes nothing for long is hung."""
         agent = self._agent
         good = time.monotonic()
+        answer_s = min(probes.ANSWER_S, agent.timing.hang_s / 2)
+        pause = min(agent.timing.watch_s, agent.timing.hang_s / 4)
         while True:
-            await asyncio.sleep(agent.timing.watch_s)
+            await asyncio.sleep(pause)
             lack = ""
             for ready in proofs:
-                lack = lack or await agent.prober.lacking(ready)
+                lack = lack or await agent.prober.lacking(ready, answer_s)
             now = time.monotonic()
             if not lack:
                 good = now

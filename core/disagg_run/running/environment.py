@@ -12,16 +12,11 @@ SEPARATOR = ":"
 
 #: Secret of the star; no process of the plan gets it.
 TOKEN = "DISAGG_RUN_TOKEN"
-#: What the launcher tells its agents; no process of the plan gets it.
-STAR_FD = "DISAGG_RUN_STAR_FD"
-LAUNCHER = "DISAGG_RUN_LAUNCHER"
 #: What every process is told: its node's address (several ranks may share one machine), its run, its name, its rank.
 NODE_ADDRESS = "DISAGG_RUN_NODE_ADDRESS"
 RUN_ID = "DISAGG_RUN_ID"
 PROCESS = "DISAGG_RUN_PROCESS"
 RANK = "DISAGG_RUN_RANK"
-
-_OURS = (TOKEN, STAR_FD, LAUNCHER)
 
 
 def process_environment(process: PlannedProcess, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -30,7 +25,7 @@ def process_environment(process: PlannedProcess, inherited: Mapping[str, str]) -
     Prepended and appended elements stand around what the plan sets or the agent has, without empty elements: one would
     mean the current directory.
     """
-    env = {name: value for name, value in inherited.items() if name not in _OURS and name not in process.unset}
+    env = {name: value for name, value in inherited.items() if name != TOKEN and name not in process.unset}
     env.update(process.env)
     for name in (*process.env_prepend, *(each for each in process.env_append if each not in process.env_prepend)):
         elements = (

@@ -16,7 +16,7 @@ import attrs
 
 from disagg_run.errors import RunError
 from disagg_run.running import proctree
-from disagg_run.running.outcome import Exit, signal_name
+from disagg_run.running.outcome import Exit
 
 _FORWARDED = (signal.SIGTERM, signal.SIGINT)
 #: A closed terminal or connection ends a run like a termination.
@@ -39,6 +39,7 @@ def guard(body: Callable[[], int], on_killed: Callable[[Exit], None] | None = No
     Must be called where no other thread runs.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # one that ignores it gets no exit codes
     proctree.become_subreaper()
     guardian = os.getpid()
     agent = os.fork()
@@ -153,8 +154,3 @@ def _has_children() -> bool:
             return False
         if pid == 0:
             return True
-
-
-def killed_text(rank: int, ended: Exit) -> str:
-    """What is said of an agent that a signal ended."""
-    return f"the agent of rank {rank} was killed by {signal_name(ended.signum)}"

@@ -99,8 +99,8 @@ class Spoke:
                 culprit = message["culprit"]
                 self._verdict.overrule(Failure.from_data(culprit) if culprit else None)
             elif message.get("type") == "bye":
-                if message["culprit"]:
-                    self._verdict.overrule(Failure.from_data(message["culprit"]))
+                culprit = message["culprit"]
+                self._verdict.settle(Failure.from_data(culprit) if culprit else None)
                 self._over.set()
         self._lost("its connection ended")
 

@@ -23,7 +23,7 @@ _FIRST_S = 0.03
 _CLOSED_S = 0.1
 _MOST_S = 1.0
 #: For one answer, in seconds; SGLang's health path generates a token and can take over one.
-_ANSWER_S = 10.0
+ANSWER_S = 10.0
 _CONNECT_S = 2.0
 #: Tokens of a generation that is a probe.
 PROBE_TOKENS = 4
@@ -36,7 +36,7 @@ def http_client() -> httpx.AsyncClient:
     return httpx.AsyncClient(
         trust_env=False,
         verify=False,
-        timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
+        timeout=httpx.Timeout(ANSWER_S, connect=_CONNECT_S),
         limits=httpx.Limits(max_keepalive_connections=0),
     )
 
@@ -80,19 +80,23 @@ class Prober:
         self._client = client
         self._model = model
 
-    async def lacking(self, ready: Ready) -> str:
-        """What ``ready`` still lacks, in words; "" where it is proved (ownership aside)."""
+    async def lacking(self, ready: Ready, answer_s: float = ANSWER_S) -> str:
+        """What ``ready`` still lacks, in words; "" where it is proved (ownership aside).
+
+        ``answer_s``: seconds that each answer may take.
+        """
         if ready.kind == "tcp":
             return await closed(ready.target)
         if ready.kind == "http":
-            lack = await self._get(ready.target)
+            lack = (await self._ask("GET", ready.target, None, answer_s))[2]
         elif ready.kind == "generation":
-            lack = await self.generate(ready.target, ready.identity.get("served_model") or self._model)
+            model = ready.identity.get("served_model") or self._model
+            lack = await self.generate(ready.target, model, timeout_s=answer_s)
         else:
             raise AssertionError(f"an exit is awaited, not asked for: {ready.kind}")
-        return lack or await self._identity(ready)
+        return lack or await self._identity(ready, answer_s)
 
-    async def generate(self, url: str, model: str, *, timeout_s: float = _ANSWER_S) -> str:
+    async def generate(self, url: str, model: str, *, timeout_s: float = ANSWER_S) -> str:
         """Why one generation does not come back from ``url``; "" where it does."""
         body = generation_body(url, model, tokens=PROBE_TOKENS)
         status, data, lack = await self._ask("POST", url, body, timeout_s)
@@ -101,14 +105,11 @@ class Prober:
         choices = data.get("choices") if isinstance(data, dict) else None
         return "" if choices else f"{url} answers {status} without a completion"
 
-    async def _get(self, url: str) -> str:
-        return (await self._ask("GET", url, None, _ANSWER_S))[2]
-
-    async def _identity(self, ready: Ready) -> str:
+    async def _identity(self, ready: Ready, answer_s: float) -> str:
         model, url = ready.identity.get("served_model"), ready.identity.get("url")
         if not model or not url:
             return ""
-        _, data, lack = await self._ask("GET", url, None, _ANSWER_S)
+        _, data, lack = await self._ask("GET", url, None, answer_s)
         if lack:
             return lack
         listed = data.get("data") if isinstance(data, dict) else None

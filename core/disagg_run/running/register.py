@@ -39,9 +39,9 @@ class Register:
         }
 
     def set(self, **values: Any) -> None:
-        """Change fields of the whole run."""
+        """Change fields of the whole run, in the file too."""
         self._data.update(values)
-        self._soon()
+        self.write()
 
     def agent(self, rank: int, mark: Mapping[str, Any]) -> None:
         """Record a rank's agent."""

@@ -228,10 +228,10 @@ class Hub:
     def _lost(self, member: Member, how: str) -> None:
         text = f"the agent of rank {member.rank} is gone: {how}"
         failure = Failure(rank=member.rank, process=AGENT, message=text)
-        if self._stopped is None:
-            self._verdict.fail(failure)
-        else:
+        if self._verdict.ended:
             self.lost.append(failure)
+        else:
+            self._verdict.fail(failure)
 
     async def _beat(self) -> None:
         loop = asyncio.get_running_loop()
@@ -245,10 +245,8 @@ class Hub:
             for member in self._members.values():
                 if late:
                     member.seen = now
-                if member.done:
-                    continue
                 self._send(member, {"type": "beat"})
-                if now - member.seen > self._timing.stall_s:
+                if not member.done and now - member.seen > self._timing.stall_s:
                     member.done = True
                     self._lost(member, f"no sign of life for {self._timing.stall_s:g} s")
                     member.writer.transport.abort()

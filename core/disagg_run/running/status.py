@@ -19,8 +19,8 @@ from disagg_run.running.rundir import PLAN, RunDir, culprit_of
 def read_status(path: Path) -> dict[str, Any]:
     """The run of a run directory as plain data.
 
-    ``state``: ``starting``, ``serving``, ``finished``, ``failed``, or ``vanished`` where rank 0's agent is gone without a
-    word. Raises UsageError where ``path`` is no run directory.
+    ``state``: ``starting``, ``serving``, ``finished``, ``failed``, or ``vanished`` where rank 0's agent is gone without
+    a word. Raises UsageError where ``path`` is no run directory.
     """
     run_dir = RunDir(path=path)
     try:

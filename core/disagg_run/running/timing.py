@@ -22,7 +22,7 @@ class Timing:
     #: A process that was ready and passes none of its HTTP probes for so long counts as hung. Long, because a server
     #: under full load answers its health path late (SGLang generates a token for it).
     hang_s: float = 60.0
-    #: Between two such probes.
+    #: Between two such probes; at least four are made within hang_s.
     watch_s: float = 5.0
     #: Between two lines that say what is waited for.
     progress_s: float = 10.0

@@ -40,15 +40,20 @@ class Verdict:
         self.on_failure(failure)
 
     def overrule(self, culprit: Failure | None) -> None:
-        """Take rank 0's word for how the run ended: None = in order."""
+        """Take rank 0's word for why the run ends: None = it has done what was asked."""
         if culprit is not None:
-            own = self.culprit
-            if own is not None and (own.rank, own.process) != (culprit.rank, culprit.process):
-                self.consequences.append(own)
-            self.culprit = culprit
+            self.settle(culprit)
         elif self.culprit is None:
             self.finished = True
         self._ended.set()
+
+    def settle(self, culprit: Failure | None) -> None:
+        """Take rank 0's last word for how the run ended; what failed here beside it is a consequence."""
+        own = self.culprit
+        if own is not None and (culprit is None or (own.rank, own.process) != (culprit.rank, culprit.process)):
+            self.consequences.append(own)
+        self.culprit = culprit
+        self.finished = culprit is None
 
     def spoil(self, failure: Failure) -> None:
         """Record what went wrong while the run ended; it is the culprit where the run itself was good."""
