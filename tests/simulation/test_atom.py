@@ -216,6 +216,7 @@ def test_kv_of_another_prompt_and_roles_mixed_up_are_refused(usual: tuple[Any, A
     assert prefill.post(8010, "/v1/completions", {**ask, "kv_transfer_params": handed}).status_code == 400
     garbled = decode.post(8020, "/v1/completions", {"prompt": "x", "kv_transfer_params": {"do_remote_prefill": True}})
     assert garbled.status_code == 400
+    assert decode.post(8020, "/v1/completions", {"prompt": "x", "kv_transfer_params": [1]}).status_code == 400
 
 
 def test_the_router_joins_prefill_and_decode(

@@ -71,6 +71,7 @@ def test_several_choices_are_counted_and_echo_repeats_the_prompt() -> None:
         ("text", b"{}", "'prompt' must not be empty"),
         ("text", b'{"prompt": "x", "max_tokens": 0}', "'max_tokens' must be an integer of at least 1"),
         ("text", b'{"prompt": "x", "max_tokens": "4"}', "'max_tokens' must be an integer of at least 1"),
+        ("text", b'{"prompt": "x", "max_tokens": 9000000, "ignore_eos": true}', "more than a stand-in generates"),
         ("chat", b'{"messages": []}', "'messages' must be a list"),
         ("chat", b'{"prompt": "x"}', "'messages' must be a list"),
     ],

@@ -177,6 +177,16 @@ def test_delays_are_kept(toy: Callable[..., Any]) -> None:
     assert time.monotonic() - began >= 0.2 + 4 * 0.05
 
 
+def test_a_client_that_leaves_does_no_harm(toy: Callable[..., Any]) -> None:
+    server = toy("--tpot-s", "0.02")
+    server.wait_status(PORT, "/health")
+    body = {"prompt": "x", "max_tokens": 500, "stream": True, "ignore_eos": True}
+    with server.stream(PORT, "/v1/completions", body) as answer:
+        assert next(answer.iter_lines()).startswith("data: {")
+    server.wait_for(lambda: "standin_clients_gone_total 1" in server.get(PORT, "/metrics").text, "the client's leave")
+    assert "Traceback" not in server.log
+
+
 def test_a_log_flood_does_not_keep_it_from_answering(toy: Callable[..., Any]) -> None:
     server = toy("--log-flood-mb-s", "5")
     server.wait_status(PORT, "/health")

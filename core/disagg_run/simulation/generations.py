@@ -14,6 +14,8 @@ from disagg_run.simulation import text
 
 Kind = Literal["text", "chat"]
 
+_MOST_TOKENS = 2**20
+
 
 class RequestError(Exception):
     """A request is answered with an error; ``status`` is the HTTP status, ``kind`` the error's ``type``."""
@@ -52,6 +54,15 @@ class Generation:
     body: Mapping[str, Any]
     created: int
 
+    def mapping(self, name: str) -> Mapping[str, Any]:
+        """An object of the body, empty where there is none; RequestError (400) where it is something else."""
+        value = self.body.get(name)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise RequestError(400, f"{name!r} must be an object, got {value!r}")
+        return value
+
     @property
     def digest(self) -> str:
         """What stands for the KV of this prompt."""
@@ -70,6 +81,8 @@ def read_generation(kind: Kind, raw: bytes, *, request_id: str = "", default_mod
     default = 16 if kind == "text" else None
     limit = _number(body, "max_completion_tokens") or _number(body, "max_tokens") or default
     tokens, finish = _length(body, prompt, limit)
+    if tokens > _MOST_TOKENS:
+        raise RequestError(400, f"{tokens} tokens are more than a stand-in generates ({_MOST_TOKENS})")
     options = body.get("stream_options") or {}
     return Generation(
         kind=kind,

@@ -159,6 +159,15 @@ class ModelServer:
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
+        try:
+            await self._write_chunks(response, generation, extra)
+        except ConnectionResetError:
+            self.count("clients_gone")
+        return response
+
+    async def _write_chunks(
+        self, response: web.StreamResponse, generation: Generation, extra: Mapping[str, Any]
+    ) -> None:
         sent = 0
         for tokens, chunk in chunks(generation):
             if tokens and sent:
@@ -170,4 +179,3 @@ class ModelServer:
             await response.write(b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n")
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
-        return response

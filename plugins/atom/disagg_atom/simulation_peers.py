@@ -37,7 +37,7 @@ class Producer:
         self._numbers = itertools.count(1)
 
     async def __call__(self, generation: Generation, compute: Compute) -> Mapping[str, Any]:
-        params = generation.body.get("kv_transfer_params") or {}
+        params = generation.mapping("kv_transfer_params")
         if params.get("do_remote_prefill"):
             raise RequestError(400, "this server is a kv_producer and cannot take over a remote prefill")
         await compute()
@@ -69,7 +69,7 @@ class Consumer:
         self._client = KvClient()
 
     async def __call__(self, generation: Generation, compute: Compute) -> Mapping[str, Any]:
-        params = generation.body.get("kv_transfer_params") or {}
+        params = generation.mapping("kv_transfer_params")
         if params.get("do_remote_decode"):
             raise RequestError(400, "this server is a kv_consumer and cannot prefill for another")
         if not params.get("do_remote_prefill"):

@@ -95,7 +95,7 @@ class Peer:
     # --- requests ---
 
     async def __call__(self, generation: Generation, compute: Compute) -> Mapping[str, Any]:
-        params = generation.body.get("kv_transfer_params") or {}
+        params = generation.mapping("kv_transfer_params")
         role = self.settings.role
         if params.get("do_remote_decode") and role != "decode":
             await compute()
