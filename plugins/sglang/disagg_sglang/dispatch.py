@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import attrs
+
 from disagg_run.context import RankContext
 from disagg_run.records import EnvSetting
 from disagg_run.sources import Layer, Source
@@ -26,27 +28,26 @@ def expert_ranks(ctx: RankContext, role: Role) -> int:
 def dispatch_tokens(ctx: RankContext, role: Role) -> tuple[int, Source]:
     """Tokens of one rank that a dispatch must hold (SGLANG_MORI_NUM_MAX_DISPATCH_TOKENS_PER_RANK), and why.
 
-    The table's number; but decode under DP attention with experts sends a token, and each draft token, for every
-    request of a rank: highest concurrency / DP ranks, rounded up and at least 1 (R9), times 1 + speculative tokens.
+    The table's number; but decode with experts sends a token, and each draft token, for every request of a rank. Under
+    DP attention those are highest concurrency / DP ranks, rounded up and at least 1 (R9); else the table says how many.
     """
     table = models.body(ctx).dispatch
-    least, source = table.tokens[role], ctx.table_source(f"dispatch.tokens.{role}")
-    spec = ctx.spec.role(role)
+    stated, place = table.tokens[role], ctx.table_source(f"dispatch.tokens.{role}")
+    spec, load = ctx.spec.role(role), ctx.spec.bench.concurrency
     if role == "prefill" or not spec.expert_parallel:
-        return least, source
+        return stated, place
     drafts, _ = speculative_tokens(ctx, role)
-    requests, of = least, f"{source.where or 'the table'}"
-    if spec.dp_attention and ctx.spec.bench.concurrency:
+    each = f"{1 + drafts} token{'s' if drafts else ''} a request"
+    if spec.dp_attention and load:
         ranks = models.dp_ranks(spec)
-        requests = max(1, -(-max(ctx.spec.bench.concurrency) // ranks))
-        of = f"concurrency {max(ctx.spec.bench.concurrency)} over {ranks} DP ranks"
-    elif table.tokens_are_least or not drafts:
-        return least, source
-    tokens = requests * (1 + drafts)
-    if table.tokens_are_least and tokens <= least:
-        return least, source
-    why = f"{of}, {1 + drafts} token{'s' if drafts else ''} a request"
-    return tokens, Source(layer=Layer.MODEL, plugin=ctx.engine.name, where=source.where, why=why)
+        tokens = max(1, -(-max(load) // ranks)) * (1 + drafts)
+        source = _computed(ctx, f"concurrency {max(load)} over {ranks} DP ranks, {each}")
+    else:
+        tokens = stated * (1 if table.tokens_are_least else 1 + drafts)
+        source = attrs.evolve(place, why=each) if tokens > stated else place
+    if table.tokens_are_least and tokens <= stated:
+        return stated, place
+    return tokens, source
 
 
 def switch_threshold(ctx: RankContext) -> tuple[int, Source]:
@@ -59,7 +60,11 @@ def switch_threshold(ctx: RankContext) -> tuple[int, Source]:
         return pinned, ctx.table_source("dispatch.switch_threshold")
     tokens, source = dispatch_tokens(ctx, "decode")
     why = f"twice decode's {tokens} dispatch tokens"
-    return 2 * tokens, Source(layer=Layer.MODEL, plugin=ctx.engine.name, where=source.where, why=why)
+    return 2 * tokens, attrs.evolve(source, why=f"{why} ({source.why})" if source.why else why)
+
+
+def _computed(ctx: RankContext, why: str) -> Source:
+    return Source(layer=Layer.ENGINE, plugin=ctx.engine.name, why=why)
 
 
 def shmem_heap_gib(expert_count: int, tokens: int) -> int | None:
@@ -92,5 +97,4 @@ def role_settings(ctx: RankContext, role: Role) -> Iterator[EnvSetting]:
     heap = shmem_heap_gib(ranks, tokens)
     if ranks > 1 and heap is not None:
         why = f"{ranks} expert ranks, {tokens} dispatch tokens each"
-        own = Source(layer=Layer.ENGINE, plugin=ctx.engine.name, why=why)
-        yield EnvSetting("MORI_SHMEM_HEAP_SIZE", f"{heap}G", source=own)
+        yield EnvSetting("MORI_SHMEM_HEAP_SIZE", f"{heap}G", source=_computed(ctx, why))
