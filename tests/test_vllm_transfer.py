@@ -1,0 +1,399 @@
+"""The vLLM connectors: what MoRI-IO and NIXL are told, on which ports, over which devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import pytest
+
+from disagg_run import (
+    LaunchPlan,
+    LaunchSpec,
+    Nic,
+    NodeFacts,
+    ParityError,
+    PortError,
+    RoleSpec,
+    SpecError,
+    TopologyError,
+)
+from disagg_vllm import connector_moriio, connector_nixl, rdma
+from tests.vllm_plans import contract, nic, planned, source, transfer, value, warnings
+
+READ_MODE = "VLLM_MORIIO_CONNECTOR_READ_MODE"
+
+# --- MoRI-IO: keys and variables by release ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "keys"), [("0.20.0", False), ("0.22.1", False), ("0.23.0", True), ("0.32.0", True)]
+)
+def test_tuning_stands_where_the_release_reads_it_and_nowhere_else(version: str, keys: bool) -> None:
+    asked = {"read_mode": False, "qp_per_transfer": 2, "post_batch_size": -1, "num_workers": 3}
+    launch = planned(engine_version=version, settings=asked)
+    for name in ("prefill-0", "decode-0"):
+        process = launch.process(name)
+        config = transfer(process)
+        assert {key: config[key] for key in asked if key in config} == (asked if keys else {})
+        variables = {key: text for key, text in process.env.items() if key.startswith("VLLM_MORIIO_")}
+        assert variables == (
+            {}
+            if keys
+            else {
+                READ_MODE: "0",
+                "VLLM_MORIIO_QP_PER_TRANSFER": "2",
+                "VLLM_MORIIO_POST_BATCH_SIZE": "-1",
+                "VLLM_MORIIO_NUM_WORKERS": "3",
+            }
+        )
+
+
+def test_decode_reads_unless_the_user_says_otherwise() -> None:
+    assert transfer(planned().process("decode-0"))["read_mode"] is True
+    launch = contract(VLLM_MORIIO_CONNECTOR_READ_MODE="0")
+    assert transfer(launch.process("decode-0"))["read_mode"] is False
+    key = "argv/--kv-transfer-config/kv_connector_extra_config.read_mode"
+    assert source(launch, "decode-0", key) == f"environment contract {READ_MODE}"
+    assert source(planned(), "decode-0", key) == "connector (plugin vllm-moriio)"
+
+
+@pytest.mark.parametrize("version", ["0.21.0", "0.32.0"])
+def test_prefill_and_decode_have_one_transfer_mode(version: str) -> None:
+    with pytest.raises(ParityError, match="transfer-mode"):
+        planned(engine_version=version, decode=RoleSpec(settings={"read_mode": False}))
+
+
+def test_a_backend_is_named_only_to_releases_that_read_it() -> None:
+    launch = planned(settings={"moriio_backend": "xgmi"})
+    assert transfer(launch.process("prefill-0"))["backend"] == "xgmi"
+    assert "backend" not in transfer(planned().process("prefill-0"))
+    with pytest.raises(SpecError, match=r"moriio_backend is set .*0\.21\.0 does not read it"):
+        planned(engine_version="0.21.0", settings={"moriio_backend": "xgmi"})
+
+
+def test_queues_are_the_public_ones_unless_the_user_sets_them() -> None:
+    env = contract(MORI_IO_QP_MAX_SEND_WR="", MORI_RDMA_TC="104").process("decode-0").env
+    assert (env["MORI_IO_QP_MAX_SEND_WR"], env["MORI_IO_SQ_BACKOFF_TIMEOUT_US"], env["MORI_RDMA_TC"]) == (
+        "16384",
+        "50000",
+        "104",
+    )
+    launch = contract(MORI_IO_QP_MAX_SEND_WR="4096")
+    assert launch.process("decode-0").env["MORI_IO_QP_MAX_SEND_WR"] == "4096"
+    assert source(launch, "decode-0", "env/MORI_IO_QP_MAX_SEND_WR") == "environment contract MORI_IO_QP_MAX_SEND_WR"
+    assert "MORI_RDMA_TC" not in planned().process("decode-0").env
+
+
+def test_b41_an_override_keeps_what_the_launcher_depends_on() -> None:
+    launch = contract(
+        EXTRA_SERVER_ARGS="""--kv-transfer-config '{"kv_connector_extra_config": {"host_ip": "10.9.0.1"}}'"""
+    )
+    config = transfer(launch.process("decode-0"))
+    assert (config["host_ip"], config["kv_role"], config["proxy_ip"]) == ("10.9.0.1", "kv_consumer", "10.0.0.1")
+
+
+# --- MoRI-IO: the router that servers come to --------------------------------------------------------------------
+
+
+def test_servers_register_where_the_router_listens() -> None:
+    for launch, port in ((contract(), "36367"), (contract(PROXY_PING_PORT="37000"), "37000")):
+        router = launch.process("router")
+        assert value(router, "--vllm-discovery-address") == f"0.0.0.0:{port}"
+        assert value(router, "--kv-connector") == "moriio"
+        assert not {"--prefill", "--decode"} & set(router.argv)
+        for name in ("prefill-0", "decode-0"):
+            config = transfer(launch.process(name))
+            assert (config["proxy_ip"], config["proxy_ping_port"]) == ("10.0.0.1", port)
+            assert config["http_port"] == "2584"
+
+
+def test_a_moved_discovery_port_reaches_every_server() -> None:
+    facts = {0: NodeFacts(listening_ports=[36367], nics=[nic("rdma0")])}
+    launch = planned(facts=facts)
+    port = str(launch.process("router").ports["discovery"])
+    assert port != "36367"
+    assert value(launch.process("router"), "--vllm-discovery-address") == f"0.0.0.0:{port}"
+    assert transfer(launch.process("decode-0"))["proxy_ping_port"] == port
+
+
+def test_servers_can_register_with_a_router_that_somebody_else_starts() -> None:
+    external = attrs.evolve(LaunchSpec(engine="", model="").router, mode="external")
+    config = transfer(planned(router=external).process("decode-0"))
+    assert (config["proxy_ip"], config["proxy_ping_port"]) == ("10.0.0.1", "36367")
+    config = transfer(
+        planned(router=external, settings={"router_address": "10.0.9.9", "discovery_port": 4000}).process("decode-0")
+    )
+    assert (config["proxy_ip"], config["proxy_ping_port"]) == ("10.0.9.9", "4000")
+
+
+def test_the_router_s_health_and_a_generation_prove_it_for_its_models_path_never_answers() -> None:
+    for connector in ("vllm-moriio", "vllm-nixl"):
+        ready = planned(connector=connector).process("router").ready
+        assert [(each.kind, each.target) for each in ready if each.kind != "output"] == [
+            ("http", "http://10.0.0.1:30000/health"),
+            ("generation", "http://10.0.0.1:30000/v1/completions"),
+        ]
+        assert not [each for each in ready if "served_model" in each.identity]
+
+
+def test_b95_an_engine_that_the_router_does_not_understand_is_a_warning() -> None:
+    assert any("0.19.1 registers" in text for text in warnings(planned(engine_version="0.19.1")))
+    assert not any("registers" in text for text in warnings(planned(engine_version="0.20.0")))
+    old = attrs.evolve(LaunchSpec(engine="", model="").router, version="0.1.5")
+    assert not any("registers" in text for text in warnings(planned(engine_version="0.19.1", router=old)))
+
+
+# --- MoRI-IO: ports and sizes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("role", "count"), [(RoleSpec(tp=8), 8), (RoleSpec(tp=8, dp_attention=True), 8), (RoleSpec(tp=1), 1)]
+)
+def test_both_roles_listen_for_each_rank(role: RoleSpec, count: int) -> None:
+    launch = planned(prefill=role, decode=role)
+    for name in ("prefill-0", "decode-0"):
+        process = launch.process(name)
+        assert (process.ports["handshake"], process.ports["notify"]) == (6301, 61005)
+        assert {process.port_counts.get("handshake", 1), process.port_counts.get("notify", 1)} == {count}
+        assert not {"handshake_port", "notify_port"} & set(transfer(process))
+
+
+def test_ports_that_moved_or_were_fixed_are_told() -> None:
+    launch = planned(nodes=1, prefill=RoleSpec(tp=4), decode=RoleSpec(tp=4))
+    decode = launch.process("decode-0")
+    config = transfer(decode)
+    assert (config["handshake_port"], config["notify_port"]) == (
+        str(decode.ports["handshake"]),
+        str(decode.ports["notify"]),
+    )
+    assert decode.ports["handshake"] >= 6301 + 4
+    fixed = planned(settings={"handshake_port": 7000, "notify_port": 7100})
+    for name in ("prefill-0", "decode-0"):
+        assert (transfer(fixed.process(name))["handshake_port"], fixed.process(name).ports["notify"]) == ("7000", 7100)
+    words = """--kv-transfer-config '{"kv_connector_extra_config": {"handshake_port": "9"}}'"""
+    with pytest.raises(PortError, match=r"--kv-transfer-config of prefill-0 says '9'"):
+        contract(EXTRA_SERVER_ARGS=words)
+
+
+def test_ranks_that_would_take_each_other_s_ports_are_refused() -> None:
+    with pytest.raises(TopologyError, match=r"2 data-parallel ranks of 4 GPUs each share MoRI-IO's .* vllm-nixl"):
+        planned(prefill=RoleSpec(tp=4, dp=2))
+    assert planned(connector="vllm-nixl", prefill=RoleSpec(tp=4, dp=2), decode=RoleSpec(tp=8))
+
+
+def test_data_parallel_ranks_over_nodes_are_refused_for_a_router_that_cannot_reach_them() -> None:
+    side = RoleSpec(tp=16, dp_attention=True)
+    with pytest.raises(TopologyError, match=r"lie on 2 nodes, and vllm-router reaches only those of the first"):
+        planned(nodes=4, prefill=side, decode=side)
+
+
+def test_a_worker_over_nodes_is_planned_with_a_warning_of_what_moriio_cannot_reach() -> None:
+    launch = planned(nodes=4, prefill=RoleSpec(tp=16), decode=RoleSpec(tp=16))
+    assert len([text for text in warnings(launch) if "worker lies on 2 nodes" in text]) == 2
+    head, follower = launch.process("decode-0"), launch.process("decode-0.1")
+    assert head.ports["handshake"] == follower.ports["handshake"]
+    assert transfer(head) == transfer(follower)
+    assert warnings(planned(nodes=4, connector="vllm-nixl", prefill=RoleSpec(tp=16), decode=RoleSpec(tp=16))) == []
+
+
+KIMI, M25, M3 = "Kimi-K2.5-MXFP4", "MiniMax-M2.5", "MiniMax-M3-MXFP4"
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "prefill", "decode", "problem"),
+    [
+        (KIMI, "0.25.0", 8, 8, ""),
+        (KIMI, "0.25.0", 4, 8, "equal sizes only"),
+        (KIMI, "0.26.0", 4, 8, ""),
+        (KIMI, "0.32.0", 8, 2, ""),
+        (KIMI, "0.32.0", 6, 8, "multiple"),
+        (M25, "0.32.0", 4, 8, "none of the model's 8 KV heads"),
+        (M25, "0.32.0", 8, 16, ""),
+        (M3, "0.32.0", 4, 8, "it is not known"),
+    ],
+)
+def test_b61_unequal_sizes_are_refused_where_moriio_cannot_move_kv(
+    model: str, version: str, prefill: int, decode: int, problem: str
+) -> None:
+    fields: dict[str, Any] = {
+        "engine_version": version,
+        "gpus_per_node": 16,
+        "prefill": RoleSpec(tp=prefill),
+        "decode": RoleSpec(tp=decode),
+    }
+    if not problem:
+        assert planned(model, **fields)
+        return
+    with pytest.raises(ParityError, match=rf"prefill has .* {prefill} and decode {decode}, .*{problem}"):
+        planned(model, **fields)
+    assert planned(model, waive=[connector_moriio.TP_CHECK], **fields)
+
+
+@pytest.mark.parametrize(
+    ("model", "prefill", "decode", "problem"),
+    [
+        (KIMI, 8, 2, ""),
+        (M25, 4, 8, ""),
+        (M25, 8, 4, ""),
+        (M25, 16, 8, "holds copies of the model's 8 KV heads"),
+        (M3, 4, 8, ""),
+        (M3, 8, 4, "it is not known"),
+        (M25, 6, 8, "multiple"),
+    ],
+)
+def test_b61_unequal_sizes_are_refused_where_nixl_cannot_move_kv(
+    model: str, prefill: int, decode: int, problem: str
+) -> None:
+    fields: dict[str, Any] = {
+        "connector": "vllm-nixl",
+        "gpus_per_node": 16,
+        "prefill": RoleSpec(tp=prefill),
+        "decode": RoleSpec(tp=decode),
+    }
+    if not problem:
+        assert planned(model, **fields)
+        return
+    with pytest.raises(ParityError, match=problem):
+        planned(model, **fields)
+    assert planned(model, waive=[connector_moriio.TP_CHECK], **fields)
+
+
+# --- NIXL --------------------------------------------------------------------------------------------------------
+
+
+def test_nixl_s_router_is_told_every_head_and_looks_at_once() -> None:
+    launch = planned(nodes=4, connector="vllm-nixl", prefill=RoleSpec(workers=2), decode=RoleSpec(workers=2))
+    argv = launch.process("router").argv
+    urls = [(word, argv[index + 1]) for index, word in enumerate(argv) if word in ("--prefill", "--decode")]
+    assert urls == [
+        ("--prefill", "http://10.0.0.1:2584"),
+        ("--prefill", "http://10.0.0.2:2584"),
+        ("--decode", "http://10.0.0.3:2584"),
+        ("--decode", "http://10.0.0.4:2584"),
+    ]
+    assert value(launch.process("router"), "--kv-connector") == "nixl"
+    assert value(launch.process("router"), "--worker-startup-check-interval") == "1"
+    assert "discovery" not in launch.process("router").ports
+    assert launch.warnings == ()
+
+
+@pytest.mark.parametrize("connector", ["vllm-moriio", "vllm-nixl"])
+def test_b19_the_side_channel_s_host_is_every_server_s_own_address(connector: str) -> None:
+    launch = planned(nodes=3, connector=connector, prefill=RoleSpec(workers=2))
+    found = {name: launch.process(name).env["VLLM_NIXL_SIDE_CHANNEL_HOST"] for name in launch.process_names()[:1]}
+    found |= {name: launch.process(name).env["VLLM_NIXL_SIDE_CHANNEL_HOST"] for name in ("prefill-1", "decode-0")}
+    assert found == {"prefill-0": "10.0.0.1", "prefill-1": "10.0.0.2", "decode-0": "10.0.0.3"}
+    assert source(launch, "decode-0", "env/VLLM_NIXL_SIDE_CHANNEL_HOST").endswith("the node's address")
+
+
+def test_each_data_parallel_rank_has_a_side_channel() -> None:
+    launch = planned(nodes=1, connector="vllm-nixl", prefill=RoleSpec(tp=4, dp_attention=True), decode=RoleSpec(tp=4))
+    prefill, decode = launch.process("prefill-0"), launch.process("decode-0")
+    assert prefill.port_counts["side_channel"] == 4
+    assert decode.ports["side_channel"] >= prefill.ports["side_channel"] + 4
+    for process in (prefill, decode):
+        assert process.env["VLLM_NIXL_SIDE_CHANNEL_PORT"] == str(process.ports["side_channel"])
+
+
+def test_only_nodes_with_a_scheduler_open_a_side_channel() -> None:
+    launch = planned(nodes=3, connector="vllm-nixl", decode=RoleSpec(tp=16))
+    assert "side_channel" in launch.process("decode-0").ports
+    assert "side_channel" not in launch.process("decode-0.1").ports
+    fixed = planned(connector="vllm-nixl", settings={"side_channel_port": 5700})
+    assert fixed.process("decode-0").env["VLLM_NIXL_SIDE_CHANNEL_PORT"] == "5700"
+
+
+# --- devices, GIDs, routes ---------------------------------------------------------------------------------------
+
+
+def test_r27_a_node_without_an_rdma_device_is_refused_and_nothing_empty_is_written() -> None:
+    facts = {0: NodeFacts(), 1: NodeFacts(nics=[nic("rdma0", state="DOWN")])}
+    with pytest.raises(SpecError, match=r"no RDMA device is known of node '10\.0\.0\.1' \(rank 0\).*--ib-devices"):
+        planned(facts=facts)
+    with pytest.raises(SpecError, match=r"rank 1.*rdma0 is DOWN"):
+        planned(facts={1: facts[1]})
+    variables = ("NCCL_IB_HCA", "UCX_NET_DEVICES")
+    for launch in (planned(facts=facts, waive=[rdma.NO_DEVICE]), planned(facts=facts, simulate=True), planned()):
+        assert not [name for name in variables if name in launch.process("decode-0").env]
+    # UCX goes over TCP where there is no device.
+    assert planned(facts=facts, connector="vllm-nixl")
+
+
+def rdma_facts(address: str, device: str = "benic1p1") -> Mapping[int, NodeFacts]:
+    return {0: NodeFacts(nics=[Nic(name="rdma0", state="ACTIVE", netdev=device, addresses=["fe80::1", address])])}
+
+
+def routes(launch: LaunchPlan) -> list[tuple[str, ...]]:
+    return [process.argv for process in launch.ranks[0].processes() if process.kind == "setup"]
+
+
+@pytest.mark.parametrize(("address", "peer"), [("192.168.1.10", "192.168.1.11"), ("192.168.1.11", "192.168.1.10")])
+@pytest.mark.parametrize("connector", ["vllm-moriio", "vllm-nixl"])
+def test_r23_the_peer_of_a_link_of_two_addresses_is_the_other_one(address: str, peer: str, connector: str) -> None:
+    launch = planned(facts=rdma_facts(address), connector=connector)
+    assert routes(launch) == [("ip", "route", "replace", "192.168.1.0/24", "via", peer, "dev", "benic1p1")]
+    assert launch.process("prefill-0").env["VLLM_NIXL_SIDE_CHANNEL_HOST"] == address
+    assert [(edge.process, edge.until) for edge in launch.process("prefill-0").after] == [("rdma-route", "ready")]
+    assert not launch.process("decode-0").after
+
+
+@pytest.mark.parametrize(
+    ("facts", "fields"),
+    [
+        (rdma_facts("10.1.0.10"), {}),
+        (rdma_facts("192.168.1.10", device=""), {}),
+        (rdma_facts("192.168.1.10"), {"settings": {"rdma_route": False}}),
+        (rdma_facts("192.168.1.10"), {"simulate": True}),
+        (None, {}),
+    ],
+)
+def test_no_route_is_made_where_none_is_needed(facts: Mapping[int, NodeFacts] | None, fields: dict[str, Any]) -> None:
+    assert routes(planned(facts=facts, **fields)) == []
+
+
+def test_the_route_may_be_made_from_inside_a_container() -> None:
+    launch = planned(facts=rdma_facts("192.168.1.10"), image="vllm:x")
+    capabilities = [
+        group.container.needs.capabilities for rank in launch.ranks for group in rank.groups if group.container
+    ]
+    assert capabilities[0] == ("NET_ADMIN",)
+    assert "NET_ADMIN" not in capabilities[-1]
+
+
+def test_b26_the_data_address_is_that_of_the_first_device_and_the_control_address_the_node_s() -> None:
+    facts = {1: NodeFacts(nics=[nic("rdma0", "fd00::1"), nic("rdma1", "172.16.0.1")])}
+    launch = planned(facts=facts, ib_devices=["rdma1", "rdma0"])
+    decode = launch.process("decode-0")
+    assert decode.env["VLLM_NIXL_SIDE_CHANNEL_HOST"] == "172.16.0.1"
+    assert decode.env["VLLM_HOST_IP"] == "10.0.0.2"
+    assert source(launch, "decode-0", "env/VLLM_NIXL_SIDE_CHANNEL_HOST").endswith("net_rdma1 behind rdma1")
+    assert decode.env["UCX_NET_DEVICES"] == "rdma1:1"
+
+
+FE80, FD00 = "fe80::1", "fd00::1"
+
+
+@pytest.mark.parametrize(
+    ("nics", "index"),
+    [
+        ([nic("a")], "1"),
+        ([nic("a", gids={0: FE80, 1: FD00})], "1"),
+        ([nic("a", gids={0: FE80, 1: FE80, 3: "::ffff:10.0.0.1"})], "3"),
+        ([nic("a", gids={0: FE80, 1: FE80, 2: FD00}), nic("b", gids={0: FE80, 1: FD00, 2: FD00})], "2"),
+        ([nic("a", gids={0: FE80, 2: FD00}), nic("b", gids={0: FE80})], "1"),
+        ([nic("a", gids={0: FE80, 1: "::", 2: "no gid", 3: FD00})], "3"),
+    ],
+)
+def test_b23_the_gid_is_routable_on_every_device(nics: list[Nic], index: str) -> None:
+    launch = planned(facts={0: NodeFacts(nics=nics)})
+    assert launch.process("prefill-0").env["UCX_IB_GID_INDEX"] == index
+
+
+def test_the_connectors_say_nothing_of_each_other() -> None:
+    assert connector_moriio.NAME != connector_nixl.NAME
+    nixl = planned(connector="vllm-nixl").process("decode-0")
+    assert not [name for name in nixl.env if name.startswith("MORI")]
+    assert transfer(nixl) == {"kv_connector": "NixlConnector", "kv_role": "kv_consumer"}
+    assert contract(KV_P2P_TRANSFER="nixl").connector == "vllm-nixl"

@@ -1,0 +1,83 @@
+"""Plans of the vLLM plugin for its tests, and what is read from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from disagg_run import (
+    LaunchPlan,
+    LaunchSpec,
+    Nic,
+    Node,
+    NodeFacts,
+    PlannedProcess,
+    build_host,
+    plan,
+)
+from disagg_run.spec.reading import read_spec
+
+HOST = build_host()
+KIMI = "Kimi-K2.5-MXFP4"
+CONTRACT = {
+    "ENGINE": "vllm-disagg",
+    "MODEL_NAME": KIMI,
+    "MODEL_DIR": "/models",
+    "IPADDRS": "10.0.0.1,10.0.0.2",
+    "xP": "1",
+    "yD": "1",
+    "PREFILL_TP_SIZE": "8",
+    "DECODE_TP_SIZE": "8",
+}
+
+
+def spec(model: str = KIMI, nodes: int | None = 2, **fields: Any) -> LaunchSpec:
+    """A spec on nodes 10.0.0.1 and up; None = unbound."""
+    named = [Node(address=f"10.0.0.{number}") for number in range(1, (nodes or 0) + 1)]
+    return LaunchSpec(engine="vllm-disagg", model=model, nodes=named, **fields)
+
+
+def planned(model: str = KIMI, *, facts: Mapping[int, NodeFacts] | None = None, **fields: Any) -> LaunchPlan:
+    """The plan of ``spec``."""
+    return plan(spec(model, **fields), facts, host=HOST)
+
+
+def contract(facts: Mapping[int, NodeFacts] | None = None, **environ: str) -> LaunchPlan:
+    """The plan for a job script's environment."""
+    asked = read_spec(options={}, recipe=None, environ={**CONTRACT, **environ}, host=HOST)
+    return plan(asked, facts, host=HOST)
+
+
+def value(process: PlannedProcess, flag: str) -> str:
+    """The one value of a flag that stands once."""
+    assert process.argv.count(flag) == 1, process.argv
+    return process.argv[process.argv.index(flag) + 1]
+
+
+def transfer(process: PlannedProcess) -> dict[str, Any]:
+    """The connector's JSON, its extra config beside its other keys."""
+    config: dict[str, Any] = json.loads(value(process, "--kv-transfer-config"))
+    return {**config, **config.pop("kv_connector_extra_config", {})}
+
+
+def source(launch: LaunchPlan, process: str, key: str) -> str:
+    """Who set a value of a process: ``argv/--port``, ``env/NAME``."""
+    assert launch.sources is not None
+    for rank in launch.ranks:
+        for number, group in enumerate(rank.groups):
+            for index, each in enumerate(group.processes):
+                if each.name == process:
+                    place = f"/ranks/{rank.rank}/groups/{number}/processes/{index}/{key}"
+                    return str(launch.sources.values[place][0][0])
+    raise AssertionError(process)
+
+
+def warnings(launch: LaunchPlan) -> list[str]:
+    """The plan's warnings but that of the discovery port, whose public default lies in the ephemeral range."""
+    return [each.message for each in launch.warnings if "36367" not in each.message]
+
+
+def nic(name: str, *addresses: str, gids: Mapping[int, str] | None = None, state: str = "ACTIVE") -> Nic:
+    """A device of an ionic NIC."""
+    return Nic(name=name, driver="ionic", state=state, netdev=f"net_{name}", addresses=addresses, gids=gids or {})
