@@ -113,7 +113,7 @@ def bootstrap_port(ctx: ProcessContext) -> int:
 
 
 def says_bootstrap_port(ctx: ProcessContext) -> bool:
-    """Whether the bootstrap ports are told: not where every prefill worker has the default on one node."""
-    heads = ctx.heads_of("prefill")
-    wide = (ctx.spec.prefill.tp or 1) * ctx.spec.prefill.pp * ctx.spec.prefill.dp > ctx.spec.gpus_per_node
-    return wide or any(head.ports["bootstrap"] != BOOTSTRAP_PORT for head in heads)
+    """Whether a server is told its bootstrap port: where it is not the engine's own, or workers span nodes."""
+    spec = ctx.spec.prefill
+    several_nodes = (spec.tp or 1) * spec.pp * spec.dp > ctx.spec.gpus_per_node
+    return several_nodes or bootstrap_port(ctx) != BOOTSTRAP_PORT

@@ -13,7 +13,7 @@ from disagg_run.errors import SpecError
 from disagg_run.flags import split_words
 from disagg_run.records import Command, Flag, flag
 from disagg_run.sources import Source
-from disagg_sglang.listeners import PROMETHEUS_PORT, port_source, says_bootstrap_port
+from disagg_sglang.listeners import BOOTSTRAP_PORT, PROMETHEUS_PORT, port_source
 from disagg_sglang.versions import CATALOGUES
 
 PROGRAM = ("python", "-m", "sglang_router.launch_router")
@@ -61,8 +61,10 @@ def _place(ctx: ProcessContext) -> Iterator[Flag]:
 
 
 def _workers(ctx: ProcessContext) -> Iterator[Flag]:
-    told = says_bootstrap_port(ctx)
-    for head in ctx.heads_of("prefill"):
+    heads = ctx.heads_of("prefill")
+    # Where the router says none, decode asks at its own: right only where all are alike.
+    told = any(head.ports["bootstrap"] != BOOTSTRAP_PORT for head in heads)
+    for head in heads:
         yield flag("--prefill", url(head), *((head.ports["bootstrap"],) if told else ()))
     for head in ctx.heads_of("decode"):
         yield flag("--decode", url(head))

@@ -92,6 +92,7 @@ def at_least(version: str, bound: str) -> bool:
     return Version(version).release >= Version(bound).release
 
 
+@functools.cache
 def graph_sizes(version: str, count: int) -> Flag:
     """Decode batch sizes 1 to ``count`` to capture graphs for; before 0.5.14 the flag did not say ``-decode`` (R5)."""
     name = "--cuda-graph-bs-decode" if at_least(version, "0.5.14") else "--cuda-graph-bs"
