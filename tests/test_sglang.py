@@ -225,9 +225,13 @@ def test_B29_a_length_for_one_side_only_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("words", "name"),
-    [(("--page-size", "64"), "page-size"), (("--kv-cache-dtype", "bf16"), "kv-cache-dtype")],
+    [
+        (("--page-size", "64"), "page-size"),
+        (("--kv-cache-dtype", "bf16"), "kv-cache-dtype"),
+        (("--dsv4-attn-backend", "trtllm"), "kv-layout"),
+    ],
 )
-def test_what_both_sides_must_share_is_compared(words: tuple[str, ...], name: str) -> None:
+def test_B62_what_both_sides_must_share_is_compared(words: tuple[str, ...], name: str) -> None:
     with pytest.raises(ParityError, match=name):
         planned(decode=RoleSpec(args=[ArgText(words=words)]))
 
@@ -290,3 +294,10 @@ def test_stand_ins_parse_by_the_version_that_is_planned_for() -> None:
 
 def test_graphs_are_captured_for_every_size() -> None:
     assert values(planned().process("decode-0"), "--cuda-graph-bs-decode") == [str(size) for size in range(1, 129)]
+
+
+def test_B62_a_layout_variable_for_one_side_only_is_refused() -> None:
+    with pytest.raises(ParityError, match="kv-layout-variable"):
+        planned("DeepSeek-V4-Pro", decode=RoleSpec(env={"SGLANG_DSV4_KV_LAYOUT": "v41"}))
+    old = planned("DeepSeek-V4-Pro", decode=RoleSpec(env={"SGLANG_DSV4_KV_LAYOUT": "v41"}), engine_version="0.5.12")
+    assert old.process("decode-0").env["SGLANG_DSV4_KV_LAYOUT"] == "v41"

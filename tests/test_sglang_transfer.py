@@ -91,6 +91,18 @@ def test_R27_a_node_without_a_device_is_refused() -> None:
     assert value(planned(facts=facts(), ib_devices=["rdma0"]).process("decode-0"), "--disaggregation-ib-device")
 
 
+def test_B25_a_named_device_that_the_node_does_not_have_or_that_is_down_is_refused() -> None:
+    found = facts(nic("mlx5_0"), nic("mlx5_1", state="DOWN"))
+    with pytest.raises(SpecError, match=r"'mlx5_00' .* is not on rank 0 \(10\.0\.0\.1\).*did you mean 'mlx5_0'"):
+        planned(facts=found, ib_devices=["mlx5_00"])
+    with pytest.raises(SpecError, match=r"'mlx5_1' .* is DOWN on rank 0 .*it has mlx5_0, mlx5_1"):
+        planned(facts=found, ib_devices=["mlx5_0", "mlx5_1"])
+    for more in ({"waive": ["ib-devices"]}, {"simulate": True}):
+        launch = planned(facts=found, ib_devices=["mlx5_1"], **more)
+        assert value(launch.process("decode-0"), "--disaggregation-ib-device") == "mlx5_1"
+    assert "mlx5_1" not in planned(facts=found).process("decode-0").env["NCCL_IB_HCA"]
+
+
 def test_B75_a_name_that_others_begin_with_is_marked_exact() -> None:
     many = facts(*(nic(f"mlx5_{number}", driver="mlx5_core") for number in range(18)))
     assert planned(facts=many, ib_devices=["mlx5_1"]).process("decode-0").env["NCCL_IB_HCA"] == "=mlx5_1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 
 from disagg_run.context import RankContext
@@ -15,10 +16,11 @@ DEVICE_CHECK = "ib-devices"
 def ib_devices(ctx: RankContext, plugin: str) -> tuple[tuple[str, ...], Source]:
     """The devices of this node that carry KV, in rail order, and who chose them; () = leave the choice to the engine.
 
-    Those that were named, else all that are up. Raises SpecError for a node that is known to have none (R27): the
-    empty list would only fail when the first request is served.
+    Those that were named, else all that are up. Raises SpecError for a node that is known to have none (R27), or not
+    those that were named: that would only fail when the first request is served.
     """
     if ctx.spec.ib_devices:
+        _check_named(ctx)
         return ctx.spec.ib_devices, ctx.spec.source("ib_devices")
     own = Source(layer=Layer.CONNECTOR, plugin=plugin, why="the devices that are up on this node")
     if ctx.facts is None:
@@ -32,6 +34,25 @@ def ib_devices(ctx: RankContext, plugin: str) -> tuple[tuple[str, ...], Source]:
             remedy=f"name them with --ib-devices, or go without by --waive {DEVICE_CHECK}",
         )
     return found, own
+
+
+def _check_named(ctx: RankContext) -> None:
+    """Refuse named devices that the node is known not to have, or that are down; what is not known may be right."""
+    nics = {nic.name: nic for nic in ctx.facts.nics} if ctx.facts else {}
+    if not nics or ctx.spec.simulate or DEVICE_CHECK in ctx.spec.waive:
+        return
+    for name in ctx.spec.ib_devices:
+        nic = nics.get(name)
+        if nic is not None and nic.state in ("ACTIVE", ""):
+            continue
+        problem = "is not on" if nic is None else f"is {nic.state} on"
+        near = difflib.get_close_matches(name, nics, n=1)
+        hint = f"did you mean {near[0]!r}? " if near and nic is None else ""
+        raise SpecError(
+            f"RDMA device {name!r} ({ctx.spec.source('ib_devices')}) {problem} rank {ctx.rank}"
+            f" ({ctx.node.name or ctx.node.address})",
+            remedy=f"{hint}it has {', '.join(sorted(nics))}; go on all the same with --waive {DEVICE_CHECK}",
+        )
 
 
 def exact_list(ctx: RankContext, devices: tuple[str, ...]) -> str:

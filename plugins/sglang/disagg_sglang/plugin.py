@@ -36,6 +36,15 @@ PARITY = (
     SharedValue(
         name="kv-cache-dtype", flag="--kv-cache-dtype", why="KV is moved as it lies in memory", versions=">=0.5.12"
     ),
+    SharedValue(
+        name="kv-layout", flag="--dsv4-attn-backend", why="each backend lays KV out its own way", versions=">=0.5.23"
+    ),
+    SharedValue(
+        name="kv-layout-variable",
+        env="SGLANG_DSV4_KV_LAYOUT",
+        why="KV is moved as it lies in memory",
+        versions=">=0.5.23",
+    ),
     SharedValue(name="context-length", flag="--context-length", why="decode would wait for what prefill refuses"),
     SharedValue(name="served-model-name", flag="--served-model-name", why="the router sends both one request"),
 )
