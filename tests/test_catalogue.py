@@ -13,9 +13,10 @@ import disagg_atom
 import disagg_sglang
 import disagg_vllm
 from disagg_run.catalogue import KINDS, Catalogue, load_catalogue, pick_catalogue, read_catalogue
+from disagg_run.declarations import CatalogueRef
 from disagg_run.errors import PluginError
 from disagg_run.flags import check_flags, merge_flags, render, split_words
-from disagg_run.records import CatalogueRef, Flag
+from disagg_run.records import Flag
 from disagg_run.sources import Layer, Source
 
 PACKAGES = (disagg_atom, disagg_sglang, disagg_vllm)

@@ -17,10 +17,10 @@ from click.testing import CliRunner
 from disagg_run.catalogue import Catalogue, read_catalogue
 from disagg_run.catalogue_taking import catalogue_text, differences, is_installed, take_catalogue
 from disagg_run.cli.catalogue import command
+from disagg_run.declarations import CatalogueRef, Engine
 from disagg_run.errors import DisaggError, RunError, SpecError, UsageError
 from disagg_run.hookspecs import hookimpl
 from disagg_run.host import build_host
-from disagg_run.records import CatalogueRef, Engine
 
 SERVER = ("@python", "-m", "toy_engine.server")
 

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
+from disagg_run.declarations import CatalogueRef
 from disagg_run.errors import DisaggError, PlanError, SpecError
 from disagg_run.explain import Explanation, explain, render_explanations
 from disagg_run.planning.document import (
@@ -21,7 +22,7 @@ from disagg_run.planning.document import (
     Ready,
     SourceTable,
 )
-from disagg_run.records import CatalogueRef, Patch
+from disagg_run.records import Patch
 from disagg_run.sources import Layer, Source
 from disagg_run.spec.model import Node
 

@@ -10,9 +10,10 @@ import attrs
 import pytest
 
 from disagg_run.catalogue import Catalogue
+from disagg_run.declarations import GoneFlag
 from disagg_run.errors import ConflictError, FlagError
 from disagg_run.flags import MergedFlag, check_flags, merge_flags, render, render_with_sources, split_words
-from disagg_run.records import Flag, GoneFlag, flag
+from disagg_run.records import Flag, flag
 from disagg_run.sources import Layer, Source
 
 ENGINE = Source(layer=Layer.ENGINE, plugin="toy-disagg")

@@ -11,6 +11,7 @@ import pytest
 
 from disagg_run import hookspecs
 from disagg_run.context import Process, ProcessContext, RankContext
+from disagg_run.declarations import Engine, Extension, ModelRow, Setting, SharedValue
 from disagg_run.errors import ConflictError, DisaggError, ParityError, PlanError, PluginError, SpecError
 from disagg_run.hookspecs import hookimpl
 from disagg_run.host import Contribution, Host, Selection, build_host
@@ -18,17 +19,12 @@ from disagg_run.host_loading import HOOKS
 from disagg_run.records import (
     Command,
     ContainerNeeds,
-    Engine,
     EnvSetting,
-    Extension,
     Flag,
     Listener,
-    ModelRow,
     Patch,
     Preflight,
     ServiceProcess,
-    Setting,
-    SharedValue,
     Simulation,
     Workload,
     flag,

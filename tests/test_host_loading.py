@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from disagg_run.declarations import Engine, Extension, ModelRow
 from disagg_run.errors import PluginError, SpecError
 from disagg_run.hookspecs import hookimpl
 from disagg_run.host import Host, build_host
-from disagg_run.records import Command, Engine, Extension, ModelRow
+from disagg_run.records import Command
 from disagg_run.testing import FakeDistribution
 
 if TYPE_CHECKING:

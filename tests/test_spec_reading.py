@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from disagg_run.declarations import Engine, Extension, ModelRow, Setting
 from disagg_run.errors import SpecError
 from disagg_run.hookspecs import hookimpl
 from disagg_run.host import Host, build_host
-from disagg_run.records import Engine, Extension, ModelRow, Setting
 from disagg_run.sources import Layer
 from disagg_run.spec.model import LaunchSpec, Node
 from disagg_run.spec.option import Option

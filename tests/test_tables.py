@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from disagg_run.declarations import ModelRow
 from disagg_run.errors import SpecError
-from disagg_run.records import ModelRow
 from disagg_run.tables import read_model_table
 
 

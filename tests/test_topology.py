@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from disagg_run.declarations import Engine
 from disagg_run.errors import DisaggError, SpecError, TopologyError
-from disagg_run.records import Engine
 from disagg_run.sources import Layer, Source
 from disagg_run.spec.model import LaunchSpec, Node, Role, RoleSpec
 from disagg_run.topology import MAX_UNNAMED_NODES, Layout, place, worker_gpus, worker_name

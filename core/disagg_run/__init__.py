@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from disagg_run.context import Head, Process, ProcessContext, RankContext
+    from disagg_run.declarations import CatalogueRef, Engine, Extension, GoneFlag, ModelRow, Setting, SharedValue
     from disagg_run.errors import (
         ConflictError,
         DisaggError,
@@ -37,24 +38,17 @@ if TYPE_CHECKING:
     from disagg_run.planning.document import Group, LaunchPlan, PlannedProcess, RankPlan
     from disagg_run.planning.planner import plan
     from disagg_run.records import (
-        CatalogueRef,
         Command,
         ContainerNeeds,
         Edit,
-        Engine,
         EnvSetting,
-        Extension,
         Flag,
-        GoneFlag,
         Listener,
-        ModelRow,
         Mount,
         Patch,
         Preflight,
         Probe,
         ServiceProcess,
-        Setting,
-        SharedValue,
         Simulation,
         Workload,
         flag,
@@ -65,6 +59,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "context": "Head Process ProcessContext RankContext",
+    "declarations": "CatalogueRef Engine Extension GoneFlag ModelRow Setting SharedValue",
     "errors": "ConflictError DisaggError FlagError ParityError PatchError PlanError PluginError PortError RunError"
     " SpecError TopologyError UsageError",
     "facts": "Nic NodeFacts",
@@ -72,8 +67,8 @@ _WHERE = {
     "host": "Host build_host",
     "planning.document": "Group LaunchPlan PlannedProcess RankPlan",
     "planning.planner": "plan",
-    "records": "CatalogueRef Command ContainerNeeds Edit Engine EnvSetting Extension Flag GoneFlag Listener ModelRow"
-    " Mount Patch Preflight Probe ServiceProcess Setting SharedValue Simulation Workload flag",
+    "records": "Command ContainerNeeds Edit EnvSetting Flag Listener Mount Patch Preflight Probe ServiceProcess"
+    " Simulation Workload flag",
     "running.launch": "LaunchOptions run",
     "sources": "Layer Source",
     "spec.model": "ArgText BenchSpec LaunchSpec Node ProcessSpec RoleSpec RouterSpec",

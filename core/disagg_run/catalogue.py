@@ -39,8 +39,8 @@ from typing import Any, Literal, get_args
 
 import attrs
 
+from disagg_run.declarations import CatalogueRef
 from disagg_run.errors import PluginError
-from disagg_run.records import CatalogueRef
 
 SCHEMA = 1
 

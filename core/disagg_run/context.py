@@ -7,8 +7,9 @@ from typing import Any
 
 import attrs
 
+from disagg_run.declarations import Engine, ModelRow
 from disagg_run.facts import NodeFacts
-from disagg_run.records import Engine, ModelRow, ProcessKind
+from disagg_run.records import ProcessKind
 from disagg_run.sources import CORE_DEFAULT, Layer, Source
 from disagg_run.spec.model import ROLES, LaunchSpec, Node, Role, RoleSpec, as_tuple, frozen_map
 

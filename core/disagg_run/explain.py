@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from disagg_run.catalogue import pick_catalogue
+from disagg_run.declarations import CatalogueRef
 from disagg_run.errors import PlanError, SpecError
 from disagg_run.explain_values import Explanation, ProcessValues, plain
 from disagg_run.planning.document import Group, LaunchPlan, PlannedProcess, Provenance
-from disagg_run.records import CatalogueRef
 
 __all__ = ["Explanation", "explain", "render_explanations"]
 

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from disagg_run.catalogue import Catalogue, FlagSpec, version_key
+from disagg_run.declarations import GoneFlag
 from disagg_run.errors import FlagError
 from disagg_run.flag_merging import MergedFlag, broken_json
-from disagg_run.records import GoneFlag
 
 #: An integer, or a number with a decimal (k, M, g …) or binary (K, Ki, Mi …) suffix.
 _SIZE = re.compile(r"\s*\d+(\.\d+)?([kKmMgGtT]i?)\s*\Z")

@@ -14,21 +14,22 @@ from typing import Any
 
 import attrs
 
-from disagg_run import context, facts, hookspecs, records, sources
+from disagg_run import context, declarations, facts, hookspecs, records, sources
 from disagg_run.spec import model
 
 HEAD = """\
 # Hooks
 
-Made from `hookspecs.py`, `context.py`, `records.py`, `facts.py`, `sources.py` and `spec/model.py` by
-`python -m disagg_run.hookdocs > docs/hooks.md`: change those, not this page. A first plugin, step by step, is in
+Made from `hookspecs.py`, `context.py`, `declarations.py`, `records.py`, `facts.py`, `sources.py` and `spec/model.py`
+by `python -m disagg_run.hookdocs > docs/hooks.md`: change those, not this page. A first plugin, step by step, is in
 [writing-a-plugin.md](writing-a-plugin.md).
 """
 
 #: Chapters of records: title, opening words, module.
 CHAPTERS = (
     ("Contexts: what a hook is given", context),
-    ("Records: what a plugin returns", records),
+    ("Declarations: what a plugin says of itself", declarations),
+    ("Records: what a plugin's hooks return", records),
     ("Node facts", facts),
     ("What was asked", model),
     ("Sources", sources),

@@ -16,12 +16,11 @@ import pluggy
 
 if TYPE_CHECKING:
     from disagg_run.context import ProcessContext, RankContext
+    from disagg_run.declarations import Engine, Extension
     from disagg_run.records import (
         Command,
         ContainerNeeds,
-        Engine,
         EnvSetting,
-        Extension,
         Flag,
         Listener,
         Patch,

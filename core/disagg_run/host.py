@@ -14,12 +14,13 @@ import pluggy
 
 from disagg_run import hookspecs
 from disagg_run.context import RankContext
+from disagg_run.declarations import Engine, Extension, ModelRow
 from disagg_run.errors import DisaggError, PluginError, SpecError
 from disagg_run.host_loading import LoadedPlugin, PluginProblem, load_plugins, name_plugin, one_line
 from disagg_run.host_selection import Contribution, Selection, offered_patches
 from disagg_run.host_stamping import describe
 from disagg_run.planning.document import PluginUsed
-from disagg_run.records import Engine, Extension, ModelRow, Patch
+from disagg_run.records import Patch
 from disagg_run.spec.model import frozen_map
 
 __all__ = ["DISABLE", "Contribution", "Host", "PluginProblem", "Selection", "build_host"]

@@ -12,8 +12,8 @@ import attrs
 import pluggy
 
 from disagg_run import hookspecs
+from disagg_run.declarations import Engine, Extension
 from disagg_run.errors import DisaggError
-from disagg_run.records import Engine, Extension
 from disagg_run.spec.model import frozen_map
 
 GROUP = "disagg_run"

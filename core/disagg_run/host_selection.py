@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar, cast
 import attrs
 
 from disagg_run.context import ProcessContext, RankContext
+from disagg_run.declarations import Engine, Extension, Setting, SharedValue
 from disagg_run.errors import ConflictError, DisaggError, PluginError
 from disagg_run.host_loading import LoadedPlugin, name_plugin, one_line
 from disagg_run.host_stamping import Stamp, WrongRecord, describe
@@ -16,16 +17,12 @@ from disagg_run.planning.document import PluginUsed
 from disagg_run.records import (
     Command,
     ContainerNeeds,
-    Engine,
     EnvSetting,
-    Extension,
     Flag,
     Listener,
     Patch,
     Preflight,
     ServiceProcess,
-    Setting,
-    SharedValue,
     Simulation,
     Workload,
 )

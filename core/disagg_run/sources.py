@@ -8,7 +8,7 @@ import attrs
 
 
 class Layer(enum.IntEnum):
-    """Who may replace whom: a later layer wins (DESIGN section 5)."""
+    """Who may replace whom: a later layer wins."""
 
     CORE = 0
     ENGINE = 1

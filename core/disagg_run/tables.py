@@ -31,8 +31,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import attrs
 
+from disagg_run.declarations import ModelRow
 from disagg_run.errors import SpecError
-from disagg_run.records import ModelRow
 from disagg_run.spec.model import Role, frozen_map
 from disagg_run.yamlfile import Path as Keys
 from disagg_run.yamlfile import YamlDocument, read_yaml

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import attrs
 
 from disagg_run.context import Head, Process
+from disagg_run.declarations import Engine
 from disagg_run.errors import TopologyError
-from disagg_run.records import Engine
 from disagg_run.spec.model import ROLES, LaunchSpec, Node, Role, as_tuple
 from disagg_run.topology_needs import Need, asked_for, check_nodes, count, role_needs, too_few, total_gpus, worker_gpus
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import attrs
 
+from disagg_run.declarations import Engine
 from disagg_run.errors import SpecError, TopologyError
-from disagg_run.records import Engine
 from disagg_run.sources import Layer
 from disagg_run.spec.model import ROLES, LaunchSpec, Role, RoleSpec
 

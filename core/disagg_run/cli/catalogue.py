@@ -12,7 +12,7 @@ from disagg_run.errors import SpecError, UsageError
 
 if TYPE_CHECKING:
     from disagg_run.catalogue import Catalogue
-    from disagg_run.records import Engine
+    from disagg_run.declarations import Engine
 
 
 @click.command("catalogue")

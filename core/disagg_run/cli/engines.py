@@ -12,8 +12,8 @@ from disagg_run.cli.output import columns, emit
 from disagg_run.errors import PluginError
 
 if TYPE_CHECKING:
+    from disagg_run.declarations import Engine, Extension, Setting
     from disagg_run.host import Host
-    from disagg_run.records import Engine, Extension, Setting
 
 _KINDS = {"engine": "engines", "connector": "connectors", "site": "site plugins", "patches": "patch sets"}
 

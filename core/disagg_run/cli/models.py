@@ -10,7 +10,7 @@ import click
 from disagg_run.cli.output import columns, emit
 
 if TYPE_CHECKING:
-    from disagg_run.records import ModelRow
+    from disagg_run.declarations import ModelRow
 
 
 @click.command("models")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from disagg_run.context import RankContext
+from disagg_run.declarations import Engine, Extension, ModelRow
 from disagg_run.errors import UsageError
 from disagg_run.host import Host, build_host
 from disagg_run.planning.document import LaunchPlan
-from disagg_run.records import Engine, Extension, ModelRow, Patch
+from disagg_run.records import Patch
 from disagg_run.spec.model import LaunchSpec, Node
 
 

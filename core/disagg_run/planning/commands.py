@@ -8,11 +8,12 @@ import attrs
 
 from disagg_run.catalogue import Catalogue, load_catalogue, pick_catalogue
 from disagg_run.context import ProcessContext
+from disagg_run.declarations import Engine
 from disagg_run.flags import MergedFlag, check_flags, merge_flags, render, split_words
 from disagg_run.host import Selection
 from disagg_run.planning.document import Provenance
 from disagg_run.planning.environment import MergedEnv, merge_env
-from disagg_run.records import Command, Engine, EnvSetting, Flag
+from disagg_run.records import Command, EnvSetting, Flag
 from disagg_run.sources import Source
 from disagg_run.spec.model import ArgText, LaunchSpec, ProcessSpec
 

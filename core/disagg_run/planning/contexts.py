@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import attrs
 
 from disagg_run.context import Head, Process, ProcessContext, RankContext, split_by_role
+from disagg_run.declarations import Engine, ModelRow
 from disagg_run.facts import NodeFacts
-from disagg_run.records import Engine, ModelRow
 from disagg_run.spec.model import LaunchSpec
 from disagg_run.topology import Layout
 

@@ -9,13 +9,13 @@ from typing import Any
 import attrs
 
 from disagg_run.catalogue import Catalogue
+from disagg_run.declarations import SharedValue
 from disagg_run.errors import ParityError
 from disagg_run.flags import MergedFlag
 from disagg_run.planning.document import Remark
 from disagg_run.planning.environment import MergedEnv
 from disagg_run.planning.resolve import in_range
 from disagg_run.planning.values import flag_value
-from disagg_run.records import SharedValue
 from disagg_run.sources import CORE_DEFAULT, Source
 
 

@@ -10,9 +10,9 @@ import attrs
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from disagg_run.declarations import Engine, ModelRow
 from disagg_run.errors import PlanError, PluginError, SpecError, TopologyError
 from disagg_run.facts import NodeFacts
-from disagg_run.records import Engine, ModelRow
 from disagg_run.sources import CORE_DEFAULT, Layer, Source
 from disagg_run.spec.model import ROLES, LaunchSpec, Role, RoleSpec
 

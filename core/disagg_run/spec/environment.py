@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 
+from disagg_run.declarations import Engine, Setting
 from disagg_run.errors import SpecError
-from disagg_run.records import Engine, Setting
 from disagg_run.sources import Layer, Source
 from disagg_run.spec.layers import AnyAssignment, Assignment, Place, SettingAssignment, assign, env_at
 from disagg_run.spec.option import VARIABLE_PREFIX, Option

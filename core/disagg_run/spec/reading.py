@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from disagg_run.declarations import Setting
 from disagg_run.errors import SpecError
-from disagg_run.records import Setting
 from disagg_run.sources import Layer, Source
 from disagg_run.spec.assembly import Fold
 from disagg_run.spec.environment import RECIPE, contract, contract_connector, contract_settings, variables

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from disagg_run.records import Setting
+from disagg_run.declarations import Setting
 from disagg_run.spec.model import Node
 from disagg_run.spec.option import Option
 

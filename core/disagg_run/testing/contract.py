@@ -9,9 +9,9 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from disagg_run.catalogue import load_catalogue
+from disagg_run.declarations import Engine, ModelRow
 from disagg_run.errors import DisaggError
 from disagg_run.host import Host, build_host
-from disagg_run.records import Engine, ModelRow
 from disagg_run.testing.contract_plans import Case, plan_violations
 
 Complaints = Iterator[str]

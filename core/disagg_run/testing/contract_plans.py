@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 import attrs
 
 from disagg_run.catalogue import Catalogue
+from disagg_run.declarations import Engine
 from disagg_run.errors import DisaggError, TopologyError
 from disagg_run.host import Host
 from disagg_run.planning.commands import program_catalogue
 from disagg_run.planning.document import LaunchPlan, PlannedProcess
 from disagg_run.planning.planner import plan
-from disagg_run.records import Engine
 from disagg_run.spec.model import LaunchSpec, RoleSpec
 
 Complaints = Iterator[str]

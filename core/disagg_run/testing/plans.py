@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from disagg_run.context import ProcessContext
+from disagg_run.declarations import Engine, Extension, ModelRow
 from disagg_run.errors import PluginError, SpecError
 from disagg_run.hookspecs import hookimpl
 from disagg_run.host import Host, build_host
 from disagg_run.planning.document import LaunchPlan
 from disagg_run.planning.planner import plan
-from disagg_run.records import Command, Engine, Extension, Listener, ModelRow, Probe, flag
+from disagg_run.records import Command, Listener, Probe, flag
 from disagg_run.spec.model import LaunchSpec, RoleSpec
 
 #: Name of the engine that stands in where no engine is under test.

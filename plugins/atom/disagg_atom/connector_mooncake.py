@@ -12,9 +12,10 @@ from typing import Any
 
 from disagg_atom import settings
 from disagg_run.context import ProcessContext, RankContext
+from disagg_run.declarations import Extension
 from disagg_run.facts import Nic
 from disagg_run.hookspecs import hookimpl
-from disagg_run.records import EnvSetting, Extension, Flag, Listener, Preflight
+from disagg_run.records import EnvSetting, Flag, Listener, Preflight
 from disagg_run.sources import Layer, Source
 
 NAME = "atom-mooncake"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from disagg_run.records import CatalogueRef
+from disagg_run.declarations import CatalogueRef
 
 #: ATOM has no release that its images name; a state is named here by the date of its commit: this is ffdf3bb5.
 KNOWN = "2026.8.22"

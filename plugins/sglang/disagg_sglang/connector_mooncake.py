@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from disagg_run.context import ProcessContext, RankContext
+from disagg_run.declarations import Extension
 from disagg_run.hookspecs import hookimpl
-from disagg_run.records import EnvSetting, Extension, Flag, Preflight
+from disagg_run.records import EnvSetting, Flag, Preflight
 from disagg_run.sources import Layer, Source
 from disagg_sglang import devices, transfer
 

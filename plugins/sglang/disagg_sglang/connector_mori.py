@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 import attrs
 
 from disagg_run.context import ProcessContext, RankContext
+from disagg_run.declarations import Extension, SharedValue
 from disagg_run.hookspecs import hookimpl
-from disagg_run.records import EnvSetting, Extension, Flag, Preflight, SharedValue
+from disagg_run.records import EnvSetting, Flag, Preflight
 from disagg_run.sources import Layer, Source
 from disagg_sglang import models, settings, transfer
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 import attrs
 
 from disagg_run.context import ProcessContext, RankContext
-from disagg_run.records import ModelRow
+from disagg_run.declarations import ModelRow
 from disagg_run.spec.model import Role, RoleSpec, frozen_map
 from disagg_run.tables import read_model_table
 

@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from disagg_run.context import ProcessContext, RankContext
+from disagg_run.declarations import Engine, SharedValue
 from disagg_run.hookspecs import hookimpl
-from disagg_run.records import (
-    Command,
-    ContainerNeeds,
-    Engine,
-    EnvSetting,
-    Listener,
-    Preflight,
-    ServiceProcess,
-    SharedValue,
-    Simulation,
-)
+from disagg_run.records import Command, ContainerNeeds, EnvSetting, Listener, Preflight, ServiceProcess, Simulation
 from disagg_sglang import (
     container,
     environment,

@@ -5,7 +5,7 @@ Job scripts export some of these variables whatever the user wants; exactly thos
 
 from __future__ import annotations
 
-from disagg_run.records import Setting
+from disagg_run.declarations import Setting
 
 #: The same for variables that the core reads.
 CONTRACT_UNSET = {"ROUTER_PORT": ("30000",)}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from disagg_run.context import ProcessContext, RankContext
-from disagg_run.records import EnvSetting, Flag, Preflight, SharedValue, flag
+from disagg_run.declarations import SharedValue
+from disagg_run.records import EnvSetting, Flag, Preflight, flag
 from disagg_run.sources import Layer, Source
 from disagg_sglang import devices
 

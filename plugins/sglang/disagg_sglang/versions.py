@@ -7,7 +7,8 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from disagg_run.records import CatalogueRef, Flag, GoneFlag, flag
+from disagg_run.declarations import CatalogueRef, GoneFlag
+from disagg_run.records import Flag, flag
 
 #: Versions whose parsers were read; the spellings between two of them are those of the lower one.
 KNOWN = ("0.5.9", "0.5.12", "0.5.14", "0.5.16", "0.5.19", "0.5.23")

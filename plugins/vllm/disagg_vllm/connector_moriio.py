@@ -12,9 +12,10 @@ from typing import Any
 import attrs
 
 from disagg_run.context import ProcessContext, RankContext
+from disagg_run.declarations import Extension, SharedValue
 from disagg_run.errors import ParityError, SpecError, TopologyError
 from disagg_run.hookspecs import hookimpl
-from disagg_run.records import ContainerNeeds, EnvSetting, Extension, Flag, Listener, ServiceProcess, SharedValue, flag
+from disagg_run.records import ContainerNeeds, EnvSetting, Flag, Listener, ServiceProcess, flag
 from disagg_run.sources import Layer, Source
 from disagg_vllm import models, parallel, rdma, settings, ucx
 from disagg_vllm.versions import REGISTRATION, ROUTER, at_least

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from disagg_run.context import ProcessContext, RankContext
+from disagg_run.declarations import Extension
 from disagg_run.errors import ParityError
 from disagg_run.hookspecs import hookimpl
-from disagg_run.records import ContainerNeeds, EnvSetting, Extension, Flag, Listener, ServiceProcess, flag
+from disagg_run.records import ContainerNeeds, EnvSetting, Flag, Listener, ServiceProcess, flag
 from disagg_vllm import models, parallel, rdma, settings, ucx
 from disagg_vllm.connector_moriio import TP_CHECK
 from disagg_vllm.router import url

@@ -11,8 +11,8 @@ from typing import Any, cast
 import attrs
 
 from disagg_run.context import ProcessContext, RankContext
+from disagg_run.declarations import ModelRow
 from disagg_run.errors import SpecError
-from disagg_run.records import ModelRow
 from disagg_run.spec.model import Role, frozen_map
 from disagg_run.tables import read_model_table
 

@@ -15,10 +15,11 @@ from pathlib import Path
 import attrs
 
 from disagg_run.context import ProcessContext, RankContext
+from disagg_run.declarations import Extension, Setting
 from disagg_run.errors import PlanError, SpecError
 from disagg_run.hookspecs import hookimpl
 from disagg_run.patching import is_needed, read_patches
-from disagg_run.records import EnvSetting, Extension, Flag, Patch, Setting
+from disagg_run.records import EnvSetting, Flag, Patch
 from disagg_run.sources import CORE_DEFAULT, Layer, Source
 
 NAME = "vllm-moriio-patches"

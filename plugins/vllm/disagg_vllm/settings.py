@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disagg_run.records import Setting
+from disagg_run.declarations import Setting
 
 SERVER = (
     Setting(name="server_port", type="int", summary="HTTP port of servers (2584)", env={"SERVER_PORT": None}),

@@ -7,7 +7,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from disagg_run.context import RankContext
-from disagg_run.records import CatalogueRef, GoneFlag
+from disagg_run.declarations import CatalogueRef, GoneFlag
 
 #: Version whose parser the catalogue was taken from; planned for where nothing tells another.
 KNOWN = "0.32.0"
