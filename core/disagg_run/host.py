@@ -145,7 +145,8 @@ class Host:
             raise SpecError(f"{name!r} is no {kind}, its kind is {_kind(found.record)}", remedy=f"use {known}")
         if found is not None:
             raise SpecError(f"{kind} {name!r} is not for engine {engine!r}", remedy=f"use {known}")
-        near = difflib.get_close_matches(name, names, n=1)
+        longer = [each for each in names if each.startswith(f"{name}-")]
+        near = longer if len(longer) == 1 else difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]!r}? installed are: {known}" if near else f"installed are: {known}"
         raise SpecError(f"unknown {kind} {name!r}" + (f" for engine {engine!r}" if engine else ""), remedy=hint)
 

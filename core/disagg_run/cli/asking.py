@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from disagg_run.errors import UsageError
 from disagg_run.spec.option import REPEATABLE, Option
 from disagg_run.spec.options import OPTIONS, WHAT
 
 if TYPE_CHECKING:
     from disagg_run.host import Host
+    from disagg_run.spec.masterconfig_point import Point
     from disagg_run.spec.model import LaunchSpec
 
 _METAVARS = {"int": "N", "float": "X", "sizes": "N[xN…]", "rate": "RATE", "args": "FLAGS", "simulation": "FLAGS"}
@@ -52,14 +54,18 @@ class GroupedHelp(click.Command):
 
 @cache
 def asking_options() -> tuple[click.Parameter, ...]:
-    """All options of the table, and ``--recipe``; ``read_asked`` takes what they bring.
+    """All options of the table, ``--recipe`` and those of master configs; ``read_asked`` takes what they bring.
 
     Commands share them: click keeps nothing of a command in its parameters, and making them takes time.
     """
-    recipe = GroupedOption(
-        ["--recipe", "recipe"], heading=WHAT, metavar="FILE", help="run file: YAML that can hold any of these options"
+    files: tuple[tuple[str, str, str, Any], ...] = (
+        ("--recipe", "FILE", "run file: YAML that can hold any of these options", None),
+        ("--master-config", "FILE", "benchmark entries in YAML, in place of a run file", None),
+        ("--entry", "NAME", "entry of the master config; default: its only one", None),
+        ("--point", "N", "point of the entry's search space, from 0; default: its only one", click.IntRange(min=0)),
     )
-    return (recipe, *map(_parameter, OPTIONS))
+    made = (GroupedOption([name], heading=WHAT, metavar=meta, help=text, type=kind) for name, meta, text, kind in files)
+    return (*made, *map(_parameter, OPTIONS))
 
 
 def _parameter(option: Option) -> GroupedOption:
@@ -81,10 +87,15 @@ def _keyword(option: Option) -> str:
     return "asked_" + "_".join(option.key).replace("-", "_")
 
 
-def read_asked(given: Mapping[str, Any], host: Host) -> LaunchSpec:
-    """The spec of all layers; ``given``: what the command line brought for ``asking_options``."""
+def read_asked(given: Mapping[str, Any], host: Host, *, point: Point | None = None) -> LaunchSpec:
+    """The spec of all layers; ``given``: what the command line brought for ``asking_options``.
+
+    ``point``: of a master config, where it is not the one that ``given`` names.
+    """
     from disagg_run.spec.reading import read_spec
 
+    if point is None:
+        point = read_point(given)
     typed = {option.dotted: given[_keyword(option)] for option in OPTIONS}
     recipe = given["recipe"]
     return read_spec(
@@ -92,4 +103,21 @@ def read_asked(given: Mapping[str, Any], host: Host) -> LaunchSpec:
         recipe=None if recipe is None else Path(recipe),
         environ=os.environ,
         host=host,
+        point=point,
     )
+
+
+def read_point(given: Mapping[str, Any]) -> Point | None:
+    """The point of a master config that the command line names; None where it names no file.
+
+    Raises UsageError for an entry or point without a file, and SpecError where there is a choice, or no such one.
+    """
+    if given["master_config"] is None:
+        for name in ("entry", "point"):
+            if given[name] is not None:
+                raise UsageError(f"--{name} is of a master config", remedy="name the file with --master-config")
+        return None
+    from disagg_run.spec.masterconfig import read_master_config
+
+    entry = read_master_config(Path(given["master_config"])).choose(given["entry"])
+    return entry.point(given["point"])

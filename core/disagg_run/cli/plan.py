@@ -30,13 +30,22 @@ _SUFFIXES = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".sh": "shell"}
 @click.option("--rank", type=click.IntRange(min=0), metavar="N", help="the rank of a shell script")
 @click.option("--output", metavar="PATH", help="file, or directory for the shell scripts of all ranks; default: stdout")
 @click.option("--sources", metavar="FILE", help="write there who set which value, as JSON")
-def command(form: str | None, rank: int | None, output: str | None, sources: str | None, **given: Any) -> None:
-    """Make the plan and print it: what each rank would run. Needs no GPU, node or engine, and starts nothing."""
+def command(form: str | None, rank: int | None, output: str | None, sources: str | None, **given: Any) -> int:
+    """Make the plan and print it: what each rank would run. Needs no GPU, node or engine, and starts nothing.
+
+    With --master-config alone: list the file's entries. With --entry of several points and no --point: plan each.
+    """
     form = form or _SUFFIXES.get(Path(output).suffix if output else "", "table")
     if rank is not None and form != "shell":
         raise UsageError("--rank is for --format shell", remedy="leave it out: the other formats have all ranks")
     if form == "shell" and rank is None and output is None:
         raise UsageError("--format shell makes one script a rank", remedy="add --rank N, or --output DIR for all ranks")
+    if form in ("table", "json") and rank is None and output is None and sources is None:
+        from disagg_run.cli.points import list_choice
+
+        code = list_choice(given, form)
+        if code is not None:
+            return code
     plan = make_plan(given)
     if sources is not None and plan.sources is not None:
         write_file(Path(sources), plan.sources.to_json(plan.digest))
@@ -46,6 +55,7 @@ def command(form: str | None, rank: int | None, output: str | None, sources: str
         _put(render(plan, form), output)
     if form != "table":
         show_warnings(plan)
+    return 0
 
 
 def make_plan(given: Mapping[str, Any]) -> LaunchPlan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from disagg_run.declarations import Engine, Setting
 from disagg_run.errors import SpecError
@@ -45,20 +45,32 @@ def place_of(layer: Layer, name: str) -> Place:
     return Place(source=Source(layer=layer, where=name), text=f"environment variable {name}")
 
 
-def contract(environ: Mapping[str, str], unset_values: Mapping[str, tuple[str, ...]]) -> Iterator[AnyAssignment]:
+def contract_place(name: str) -> Place:
+    """The place of a contract variable that the environment holds."""
+    return place_of(Layer.CONTRACT, name)
+
+
+def contract(
+    environ: Mapping[str, str],
+    unset_values: Mapping[str, tuple[str, ...]],
+    place: Callable[[str], Place] = contract_place,
+) -> Iterator[AnyAssignment]:
     """What the contract's variables say of the core's own options.
 
-    ``unset_values``: further texts that count as not set, by variable, from the engine's plugin.
+    ``unset_values``: further texts that count as not set, by variable, from the engine's plugin. ``place``: of a
+    variable, for those that do not come from the environment itself.
     """
     for option in sorted(OPTIONS, key=lambda option: -len(option.fields)):
         for name in option.contract:
             text = environ.get(name, "")
             if text in UNSET or text in option.unset_values or text in unset_values.get(name, ()):
                 continue
-            yield from assign(option, text, place_of(Layer.CONTRACT, name))
+            yield from assign(option, text, place(name))
 
 
-def contract_connector(environ: Mapping[str, str], engine: Engine) -> Iterator[Assignment]:
+def contract_connector(
+    environ: Mapping[str, str], engine: Engine, place: Callable[[str], Place] = contract_place
+) -> Iterator[Assignment]:
     """The connector that the contract's ``KV_P2P_TRANSFER`` names, for engines that know such names.
 
     Raises SpecError for a name that the engine does not know.
@@ -66,17 +78,19 @@ def contract_connector(environ: Mapping[str, str], engine: Engine) -> Iterator[A
     text, known = environ.get(KV_TRANSFER, ""), engine.kv_transfers
     if text in UNSET or not known:
         return
-    place = place_of(Layer.CONTRACT, KV_TRANSFER)
+    where = place(KV_TRANSFER)
     if text not in known:
         near = difflib.get_close_matches(text, known, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise place.error(
+        raise where.error(
             f"{engine.name} knows no KV transfer {text!r}", remedy=f"{hint}it knows {', '.join(sorted(known))}"
         )
-    yield Assignment(path=("connector",), type="str", value=known[text], place=place, key="connector", text=text)
+    yield Assignment(path=("connector",), type="str", value=known[text], place=where, key="connector", text=text)
 
 
-def contract_settings(environ: Mapping[str, str], settings: Mapping[str, Setting]) -> Iterator[SettingAssignment]:
+def contract_settings(
+    environ: Mapping[str, str], settings: Mapping[str, Setting], place: Callable[[str], Place] = contract_place
+) -> Iterator[SettingAssignment]:
     """What the contract's variables say of the settings that the launch's plugins declare."""
     for setting in settings.values():
         for name, role in sorted(setting.env.items(), key=lambda item: (item[1] is not None, item[0])):
@@ -84,7 +98,7 @@ def contract_settings(environ: Mapping[str, str], settings: Mapping[str, Setting
             if text in UNSET or text in setting.unset_values:
                 continue
             path = ("settings",) if role is None else (role, "settings")
-            yield SettingAssignment(path=path, name=setting.name, text=text, place=place_of(Layer.CONTRACT, name))
+            yield SettingAssignment(path=path, name=setting.name, text=text, place=place(name))
 
 
 def variables(environ: Mapping[str, str]) -> Iterator[AnyAssignment]:

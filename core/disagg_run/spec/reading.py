@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from disagg_run.declarations import Setting
 from disagg_run.errors import SpecError
 from disagg_run.sources import Layer, Source
@@ -19,30 +21,44 @@ from disagg_run.spec.options import by_dotted
 from disagg_run.spec.values import BadValueError, setting_data, setting_value
 
 if TYPE_CHECKING:
+    from disagg_run.declarations import Engine
     from disagg_run.host import Host
+    from disagg_run.spec.masterconfig_point import Point
 
 
-def read_spec(*, options: Mapping[str, Any], recipe: Path | None, environ: Mapping[str, str], host: Host) -> LaunchSpec:
+def read_spec(
+    *,
+    options: Mapping[str, Any],
+    recipe: Path | None,
+    environ: Mapping[str, str],
+    host: Host,
+    point: Point | None = None,
+) -> LaunchSpec:
     """What is asked, with the source of every value.
 
     ``options``: the command line, by the dotted path of the field (``prefill.tp``; ``tp`` for both roles) with texts as
     typed, booleans for switches, and a sequence of texts where an option may stand several times; None = not given.
     ``recipe``: run file; None = that of ``DISAGG_RUN_RECIPE``, else none. ``host``: knows the engines' settings.
+    ``point``: of a master config's entry, in place of a run file.
     Layers, later wins: environment contract, run file, ``DISAGG_RUN_*``, command line.
     Raises SpecError with the place of what is wrong, and PluginError where a plugin that is asked for is broken.
     """
-    above = [*_recipe(recipe, environ), *variables(environ), *_command_line(options)]
-    given = [*contract(environ, {}), *above]
+    filed = [*_recipe(recipe, environ)] if point is None else [*_instead_of_recipe(point, recipe, environ)]
+    above = [*variables(environ), *_command_line(options)]
+    given = [*contract(environ, {}), *filed, *above]
     record = _named_plugin(given, "engine", host.engine)
     if record is None:
         raise SpecError("no engine is given", remedy=_how("engine", f"one of {', '.join(host.engines()) or 'none'}"))
-    given = [*contract(environ, record.contract_unset), *contract_connector(environ, record), *above]
+    if point is not None:
+        filed += _of_engine(point, record, host, given)
+    given = [*contract(environ, record.contract_unset), *contract_connector(environ, record), *filed, *above]
     _named_plugin(given, "connector", lambda name: host.select(record.name, name))
     connector = _winner(given, "connector")
     patches = [each.value for each in given if isinstance(each, Assignment) and each.path == ("patches",)]
     selection = host.select(record.name, connector.value if connector else None, patches)
     owners = f"{record.name} with {selection.connector.name}"
-    given = [*contract_settings(environ, selection.settings), *given]
+    asked = () if point is None else point.of_settings(selection.settings, owners)
+    given = [*contract_settings(environ, selection.settings), *asked, *given]
     fold = Fold()
     fold.add(_resolved(given, selection.settings, owners))
     if ("model",) not in fold.values:
@@ -73,6 +89,22 @@ def _recipe(recipe: Path | None, environ: Mapping[str, str]) -> Iterable[AnyAssi
     from disagg_run.spec.runfile import run_file  # brings YAML, which not every launch needs
 
     return run_file(text, path.name)
+
+
+def _instead_of_recipe(point: Point, recipe: Path | None, environ: Mapping[str, str]) -> Iterable[AnyAssignment]:
+    if recipe is not None or environ.get(RECIPE):
+        what = "--recipe" if recipe is not None else f"environment variable {RECIPE}"
+        raise SpecError(
+            f"{what} and entry {point.entry!r} of a master config both say what to run",
+            remedy="use one, and give what it leaves open as options",
+        )
+    return point.assignments
+
+
+def _of_engine(point: Point, engine: Engine, host: Host, given: Iterable[AnyAssignment]) -> Iterable[AnyAssignment]:
+    winner = _winner(given, "gpus_per_node")
+    gpus: Any = winner.value if winner is not None else attrs.fields(LaunchSpec).gpus_per_node.default
+    return list(point.of_engine(engine, [row.name for row in host.models(engine.name)], gpus))
 
 
 def _command_line(options: Mapping[str, Any]) -> Iterator[AnyAssignment]:

@@ -1,0 +1,100 @@
+"""Master-config files: named benchmark entries, each a search space of points, as input of a launch.
+
+``masterconfig_entry`` shows what an entry looks like. A file holds entries of other kinds too, so an entry is read only
+when it is asked for, and then strictly.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import attrs
+
+from disagg_run.errors import SpecError
+from disagg_run.spec.masterconfig_entry import SCENARIO, Entry, read_entry
+from disagg_run.spec.masterconfig_node import ConfigNode
+from disagg_run.yamlfile import YamlDocument, read_yaml
+
+
+@attrs.frozen(kw_only=True)
+class EntryLine:
+    """An entry in the list of a file's entries, as far as that can be said without reading it strictly."""
+
+    name: str
+    framework: str
+    model: str
+    points: int
+
+
+class MasterConfig:
+    """A master-config file."""
+
+    def __init__(self, document: YamlDocument) -> None:
+        self._top = ConfigNode(document=document, path=(), value=document.value)
+        if not isinstance(document.value, dict) or not document.value:
+            raise self._top.error("a master config is a mapping of entries by name")
+
+    def lines(self) -> tuple[EntryLine, ...]:
+        """The disaggregated entries, in the order of the file."""
+        return tuple(
+            EntryLine(
+                name=name,
+                framework=str(value.get("framework", "")),
+                model=str(value.get("model", "")),
+                points=sum(len(each) for each in _spaces(value)),
+            )
+            for name, value in self._top.value.items()
+            if isinstance(value, dict) and value.get("disagg") is True
+        )
+
+    def others(self) -> int:
+        """How many entries are not disaggregated."""
+        return len(self._top.value) - len(self.lines())
+
+    def entry(self, name: str) -> Entry:
+        """The entry of that name; SpecError where there is none, or where something in it is wrong."""
+        if name not in self._top.value:
+            known = [line.name for line in self.lines()]
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise SpecError(
+                f"{self._top.document.name} has no entry {name!r}", remedy=f"{hint}{_some(known) or 'it has none'}"
+            )
+        return read_entry(name, self._top.below(name))
+
+    def choose(self, name: str | None) -> Entry:
+        """The entry of that name, or the only one that is disaggregated; SpecError where there is a choice."""
+        known = [line.name for line in self.lines()]
+        if name is None and len(known) != 1:
+            raise SpecError(
+                f"{self._top.document.name} has {len(known)} disaggregated entries",
+                remedy=f"choose one with --entry: {_some(known)}" if known else "give another file",
+            )
+        return self.entry(known[0] if name is None else name)
+
+
+def read_master_config(path: Path) -> MasterConfig:
+    """Read the master-config file at ``path``; SpecError where it cannot be read or is no YAML mapping."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise SpecError(f"the master config {str(path)!r} cannot be read: {reason}") from None
+    except UnicodeDecodeError:
+        raise SpecError(f"the master config {str(path)!r} is no UTF-8 text") from None
+    return MasterConfig(read_yaml(text, path.name))
+
+
+def _some(names: list[str], most: int = 20) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _spaces(entry: Mapping[str, object]) -> Iterator[list[object]]:
+    scenarios = entry.get("scenarios")
+    runs = scenarios.get(SCENARIO) if isinstance(scenarios, dict) else None
+    for run in runs if isinstance(runs, list) else ():
+        space = run.get("search-space") if isinstance(run, dict) else None
+        if isinstance(space, list):
+            yield space
