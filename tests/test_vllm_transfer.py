@@ -9,18 +9,22 @@ import attrs
 import pytest
 
 from disagg_run import (
+    ArgText,
     LaunchPlan,
     LaunchSpec,
     Nic,
     NodeFacts,
     ParityError,
     PortError,
+    ProcessSpec,
     RoleSpec,
     SpecError,
     TopologyError,
+    plan,
 )
+from disagg_run.spec.reading import read_spec
 from disagg_vllm import connector_moriio, connector_nixl, rdma
-from tests.vllm_plans import contract, nic, planned, source, transfer, value, warnings
+from tests.vllm_plans import HOST, contract, nic, planned, source, transfer, value, warnings
 
 READ_MODE = "VLLM_MORIIO_CONNECTOR_READ_MODE"
 
@@ -136,6 +140,54 @@ def test_the_router_s_health_and_a_generation_prove_it_for_its_models_path_never
             ("generation", "http://10.0.0.1:30000/v1/completions"),
         ]
         assert not [each for each in ready if "served_model" in each.identity]
+
+
+def printed(launch: LaunchPlan) -> list[str]:
+    return [each.target for each in launch.process("router").ready if each.kind == "output"]
+
+
+def test_b13_the_router_is_ready_when_it_has_named_every_head_once() -> None:
+    launch = planned(nodes=6, prefill=RoleSpec(workers=2, tp=8, dp_attention=True), decode=RoleSpec(workers=2, tp=16))
+    assert printed(launch) == [
+        "Add Prefill [HTTP:10.0.0.1:2584,",
+        "Add Prefill [HTTP:10.0.0.2:2584,",
+        "Add Decode [HTTP:10.0.0.3:2584,",
+        "Add Decode [HTTP:10.0.0.5:2584,",
+    ]
+    for process in (each for rank in launch.ranks for each in rank.processes() if each.kind == "server"):
+        assert process.env["VLLM_HOST_IP"] in {"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"}
+    # A router that is told its workers answers when it has seen them all healthy.
+    assert printed(planned(connector="vllm-nixl")) == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"waive": ["registrations"]},
+        {"engine_version": "0.19.1"},
+        {"router": {"version": "0.1.5"}},
+        {"router": {"image": "other:y"}},
+        {"router": {"args": [ArgText(words=("--log-level", "error"))]}},
+        {"processes": {"router": ProcessSpec(args=[ArgText(words=("--log-level", "error"))])}},
+        {"env": {"VLLM_HOST_IP": "10.9.0.1"}},
+        {"decode": RoleSpec(env={"VLLM_HOST_IP": "10.9.0.1"})},
+        {"args": [ArgText(words=("--kv-transfer-config", '{"kv_connector_extra_config": {"host_ip": "10.9.0.1"}}'))]},
+    ],
+)
+def test_nobody_waits_for_words_that_the_router_may_not_print(fields: dict[str, Any]) -> None:
+    if "router" in fields:
+        fields = {"router": attrs.evolve(LaunchSpec(engine="", model="").router, **fields["router"])}
+    assert printed(planned(**fields)) == []
+
+
+def test_hosts_that_are_given_by_name_register_at_addresses_that_are_not_known() -> None:
+    asked = read_spec(
+        options={"engine": "vllm-disagg", "model": KIMI, "nodes": "n0,n1"}, recipe=None, environ={}, host=HOST
+    )
+    launch = plan(asked, host=HOST)
+    assert printed(launch) == []
+    assert "VLLM_HOST_IP" not in launch.process("decode-0").env
+    assert transfer(launch.process("decode-0"))["proxy_ip"] == "n0"
 
 
 def test_b95_an_engine_that_the_router_does_not_understand_is_a_warning() -> None:

@@ -113,7 +113,9 @@ def _fields(record: type) -> str:
         if not field.inherited and not field.name.startswith("_"):
             default = f"`{_cell(_default(field))}`" if field.default is not attrs.NOTHING else ""
             meaning = _cell(_ticks(comments.get(field.name, "")))
-            rows.append(f"| `{field.name}` | `{_cell(str(field.type))}` | {default} | {meaning} |")
+            # As written: a reader of plans resolves field.type in place.
+            kind = record.__annotations__.get(field.name, field.type)
+            rows.append(f"| `{field.name}` | `{_cell(str(kind))}` | {default} | {meaning} |")
     lead = f"All fields of {', '.join(f'`{name}`' for name in inherited)}, and:\n\n" if inherited else ""
     return lead + "\n".join(rows) + "\n"
 

@@ -77,8 +77,8 @@ class Probe:
     """What proves that a process is ready, asked of the listener it stands in."""
 
     #: ``tcp``: accepts; ``http``: GET path answers 200; ``generation``: one completion for the served model comes back;
-    #: ``exit``: the process ended with 0 (setup).
-    kind: Literal["tcp", "http", "generation", "exit"]
+    #: ``output``: the process prints ``text``; ``exit``: the process ended with 0 (setup).
+    kind: Literal["tcp", "http", "generation", "output", "exit"]
     #: Path for http and generation.
     path: str = "/health"
     #: Seconds from the process's start until waiting is given up.
@@ -87,6 +87,8 @@ class Probe:
     served_model: str | None = None
     #: Path asked for the identity.
     identity_path: str = "/v1/models"
+    #: For ``output``: what the process prints, on one line; ``{http:NAME}`` stands for host:port of the head NAME's HTTP.
+    text: str = ""
 
 
 @attrs.frozen(kw_only=True)

@@ -24,7 +24,7 @@ from disagg_run.planning.document import (
     SourceTable,
 )
 from disagg_run.planning.environment import MergedEnv
-from disagg_run.planning.readiness import SETUP_TIMEOUT_S, check_order, order, readiness
+from disagg_run.planning.readiness import SETUP_TIMEOUT_S, check_order, host_port, order, readiness
 from disagg_run.ports import Allocation
 from disagg_run.records import ContainerNeeds, Listener, Patch, Preflight
 from disagg_run.sources import CORE_DEFAULT, Layer, Source
@@ -111,6 +111,8 @@ class _Waits:
         self.rank_services: dict[int, list[str]] = {}
         self.launch_services: list[str] = []
         self.worker_heads: dict[tuple[str | None, int], str] = {}
+        #: Where each head serves HTTP.
+        self.places: dict[str, str] = {}
         heads: list[tuple[bool, int, str]] = []
         for rank in drafts:
             index = rank.context.rank
@@ -125,13 +127,14 @@ class _Waits:
                 elif process.kind == "server" and process.head:
                     self.worker_heads[process.role, process.worker] = process.name
                     heads.append((process.role != "prefill", process.worker, process.name))
+                    self.places[process.name] = host_port(rank.context.node.address, draft.ports["http"])
         self.heads = [name for _, _, name in sorted(heads)]
 
     def of(self, draft: ProcessDraft, rank: int, address: str) -> PlannedProcess:
         """The document's record of a process."""
         process, env = draft.process, draft.env
         follows = None if process.head else self.worker_heads[process.role, process.worker]
-        ready = readiness(draft.listeners, draft.ports, address)
+        ready = readiness(draft.listeners, draft.ports, address, self.places)
         if process.kind == "setup":
             ready = (Ready(kind="exit", target="", timeout_s=SETUP_TIMEOUT_S),)
         return PlannedProcess(

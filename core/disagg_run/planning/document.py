@@ -50,8 +50,8 @@ class Remark:
 class Ready:
     """One proof of readiness."""
 
-    kind: Literal["tcp", "http", "generation", "exit"]
-    #: URL, ``host:port``, or "" for ``exit``.
+    kind: Literal["tcp", "http", "generation", "output", "exit"]
+    #: URL, ``host:port``, the text that is printed for ``output``, or "" for ``exit``.
     target: str
     #: Seconds from the process's start.
     timeout_s: float

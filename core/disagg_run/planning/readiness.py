@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from disagg_run.catalogue import Catalogue
@@ -10,6 +11,8 @@ from disagg_run.flags import MergedFlag
 from disagg_run.planning.document import After, PlannedProcess, Ready
 from disagg_run.planning.values import flag_value
 from disagg_run.records import Listener
+
+_HEAD = re.compile(r"\{http:([a-z0-9-]+)\}")
 
 #: Setup commands are short; one that hangs must not hold nodes (seconds).
 SETUP_TIMEOUT_S = 300.0
@@ -20,8 +23,13 @@ def host_port(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def readiness(listeners: Iterable[Listener], ports: Mapping[str, int], address: str) -> tuple[Ready, ...]:
-    """The proofs that a process's listeners ask for, with targets on ``address``."""
+def readiness(
+    listeners: Iterable[Listener], ports: Mapping[str, int], address: str, heads: Mapping[str, str]
+) -> tuple[Ready, ...]:
+    """The proofs that a process's listeners ask for, with targets on ``address``; ``heads`` serve HTTP at host:port.
+
+    Raises PluginError for a text that names no head.
+    """
     proofs = []
     for listener in listeners:
         for probe in (listener.probe, *listener.further_probes):
@@ -33,8 +41,18 @@ def readiness(listeners: Iterable[Listener], ports: Mapping[str, int], address: 
                 identity["served_model"] = probe.served_model
                 identity["url"] = f"http://{place}{probe.identity_path}"
             target = place if probe.kind == "tcp" else f"http://{place}{probe.path}"
+            if probe.kind == "output":
+                target = _HEAD.sub(lambda match: _place_of(match[1], heads), probe.text)
             proofs.append(Ready(kind=probe.kind, target=target, timeout_s=float(probe.timeout_s), identity=identity))
     return tuple(proofs)
+
+
+def _place_of(name: str, heads: Mapping[str, str]) -> str:
+    if name not in heads:
+        raise PluginError(
+            f"a probe's text names {name!r}, which is no head of the plan", remedy=f"heads are {', '.join(heads)}"
+        )
+    return heads[name]
 
 
 def check_listeners(listeners: Sequence[tuple[str, Listener]], process: str, *, needs_http: bool) -> None:

@@ -65,7 +65,8 @@ def _asked(other: PlannedProcess, edge: After, address: str, model: str) -> Iter
     name = shlex.quote(other.name)
     if edge.until == "ready":
         for ready in other.ready:
-            if ready.kind != "exit":
+            # What a process of another rank prints cannot be asked from here.
+            if ready.kind not in ("exit", "output"):
                 yield f"wait_for {name} {math.ceil(ready.timeout_s)} {_test(ready, model)}"
     elif edge.until == "listening" and other.ports:
         port = other.ports.get("http", next(iter(other.ports.values())))

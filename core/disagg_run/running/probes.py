@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from disagg_run.errors import GateTimeout, PreflightError
 from disagg_run.planning.document import Ready
 from disagg_run.running import sockets
+from disagg_run.running.output import until_printed
 from disagg_run.running.supervisor import Running
 
 if TYPE_CHECKING:
@@ -143,6 +144,9 @@ async def until_ready(prober: Prober, running: Running, ready: Ready) -> None:
     Raises GateTimeout at the probe's deadline, which counts from the process's start, and PreflightError where another
     process holds the port.
     """
+    if ready.kind == "output":
+        await until_printed(running, ready)
+        return
     deadline = running.started + ready.timeout_s
     pause = _FIRST_S
     while True:

@@ -9,20 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import attrs
-
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import Extension, SharedValue
 from disagg_run.errors import ParityError, SpecError, TopologyError
 from disagg_run.hookspecs import hookimpl
-from disagg_run.records import ContainerNeeds, EnvSetting, Flag, Listener, ServiceProcess, flag
-from disagg_run.sources import Layer, Source
-from disagg_vllm import models, parallel, rdma, settings, ucx
-from disagg_vllm.versions import REGISTRATION, ROUTER, at_least
+from disagg_run.records import ContainerNeeds, EnvSetting, Flag, Listener, ServiceProcess
+from disagg_run.sources import Source
+from disagg_vllm import discovery, models, parallel, rdma, settings, ucx
+from disagg_vllm.versions import at_least
 
-NAME = "vllm-moriio"
+NAME = discovery.NAME
 
-DISCOVERY_PORT = 36367
 HANDSHAKE_PORT = 6301
 #: Above the usual ephemeral range.
 NOTIFY_PORT = 61005
@@ -92,14 +89,14 @@ def disagg_services(ctx: RankContext) -> Iterable[ServiceProcess]:
 @hookimpl
 def disagg_readiness(ctx: ProcessContext) -> Iterable[Listener]:
     if ctx.process.kind == "router":
-        return [discovery(ctx)]
+        return [discovery.listener(ctx)]
     return transfer_listeners(ctx)
 
 
 @hookimpl
 def disagg_args(ctx: ProcessContext) -> Iterable[Flag]:
     if ctx.process.kind == "router":
-        return router_flags(ctx)
+        return discovery.router_flags(ctx)
     check_sizes(ctx)
     rdma.check_devices(ctx)
     return [transfer_config(ctx)]
@@ -116,17 +113,6 @@ def disagg_container(ctx: RankContext) -> Iterable[ContainerNeeds]:
 
 
 # --- ports -------------------------------------------------------------------------------------------------------
-
-
-def discovery(ctx: ProcessContext) -> Listener:
-    """Where servers register with the router, by ZMQ; a taken port only makes the router warn."""
-    port = ctx.setting("discovery_port")
-    return Listener(
-        name="discovery",
-        default_port=DISCOVERY_PORT if port is None else port,
-        pinned=port is not None,
-        source=rdma.chosen(ctx, "discovery_port", NAME),
-    )
 
 
 def transfer_listeners(ctx: ProcessContext) -> Iterator[Listener]:
@@ -158,7 +144,7 @@ def transfer_config(ctx: ProcessContext) -> Flag:
     assert head is not None
     extra: dict[str, Any] = {}
     sources: dict[str, Source] = {}
-    place, port, sources["proxy_ip"], sources["proxy_ping_port"] = router_place(ctx)
+    place, port, sources["proxy_ip"], sources["proxy_ping_port"] = discovery.router_place(ctx)
     extra |= {"proxy_ip": place, "proxy_ping_port": str(port), "http_port": str(head.ports["http"])}
     for name, default in (("handshake", HANDSHAKE_PORT), ("notify", NOTIFY_PORT)):
         if ctx.ports[name] != default or ctx.setting(f"{name}_port") is not None:
@@ -185,26 +171,6 @@ def tuning(ctx: ProcessContext) -> Iterator[tuple[str, Any, Source]]:
         value = ctx.setting(key, True if key == "read_mode" else None)
         if value is not None:
             yield key, value, rdma.chosen(ctx, key, NAME)
-
-
-def router_place(ctx: ProcessContext) -> tuple[str, int, Source, Source]:
-    """Address and port on which the router awaits registrations, with who chose each."""
-    own = Source(layer=Layer.CONNECTOR, plugin=NAME)
-    port = ctx.peers.get("router", {}).get("discovery") or ctx.setting("discovery_port", DISCOVERY_PORT)
-    by = rdma.chosen(ctx, "discovery_port", NAME)
-    if ctx.spec.router.mode == "external" and ctx.setting("router_address"):
-        return str(ctx.setting("router_address")), port, ctx.source("router_address"), by
-    where = ctx.spec.source("nodes") if ctx.spec.nodes else own
-    return ctx.first_node.address, port, attrs.evolve(where, why="node of the router"), by
-
-
-def router_flags(ctx: ProcessContext) -> Iterator[Flag]:
-    """How the router finds its workers: they come to it."""
-    yield flag("--kv-connector", "moriio")
-    port, source = ctx.ports["discovery"], rdma.chosen(ctx, "discovery_port", NAME)
-    where = "[::]" if ":" in ctx.node.address else "0.0.0.0"
-    told = flag("--vllm-discovery-address", f"{where}:{port}", source=source)
-    yield attrs.evolve(told, remark=generation_remark(ctx))
 
 
 # --- variables ---------------------------------------------------------------------------------------------------
@@ -236,19 +202,6 @@ def _check_backend(ctx: ProcessContext) -> None:
             f"moriio_backend is set ({ctx.source('moriio_backend')}), but vLLM {ctx.engine_version} does not read it",
             remedy="leave it out, or plan for 0.22.0 or later",
         )
-
-
-def generation_remark(ctx: RankContext) -> str:
-    """What to know of an engine and a router that do not find each other; "" = nothing.
-
-    A user who names the router's version has chosen one of the engine's time.
-    """
-    if at_least(ctx, REGISTRATION) or ctx.spec.router.version:
-        return ""
-    return (
-        f"vLLM {ctx.engine_version} registers with the router in the form of releases before {REGISTRATION}, which"
-        f" vllm-router {ROUTER} does not understand: give a router of that time by --router-image and --router-version"
-    )
 
 
 def reach_remark(ctx: ProcessContext) -> str:

@@ -9,6 +9,7 @@ from disagg_run.context import ProcessContext, RankContext
 from disagg_run.records import EnvSetting
 from disagg_run.sources import Layer, Source
 from disagg_vllm import models, rdma
+from disagg_vllm.devices import device, is_amd
 from disagg_vllm.listeners import shares_node
 
 #: In every public recipe: no byte code beside sources that a read-only image may hold, no development endpoints.
@@ -26,11 +27,6 @@ ROCM = {
     "ROCM_PATH": "/opt/rocm",
     "VLLM_ROCM_USE_AITER": "1",
 }
-
-
-def is_amd(ctx: RankContext) -> bool:
-    """Whether the node has AMD GPUs; where it is not known, it has: the model table is for those."""
-    return ctx.facts is None or ctx.facts.gpu_vendor != "nvidia"
 
 
 def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
@@ -54,7 +50,7 @@ def _from_table(ctx: ProcessContext) -> Iterator[EnvSetting]:
 
 def _networks(ctx: ProcessContext) -> Iterator[EnvSetting]:
     """The address that the engine gives others, and the networks of its collectives."""
-    if _numeric(ctx.node.address):
+    if is_numeric(ctx.node.address):
         # Left to itself it asks for the route to 8.8.8.8, which may be another network's.
         yield EnvSetting("VLLM_HOST_IP", ctx.node.address, source=_own(ctx, "the node's address"))
     if ctx.facts and ctx.facts.default_interface:
@@ -68,7 +64,8 @@ def _networks(ctx: ProcessContext) -> Iterator[EnvSetting]:
 
 def _shared_node(ctx: ProcessContext) -> Iterator[EnvSetting]:
     """What keeps the servers of one node apart; a server that has a node to itself needs none of it."""
-    if shares_node(ctx) or ctx.process.gpus != tuple(range(len(ctx.process.gpus))):
+    shares = shares_node(ctx) or ctx.process.gpus != tuple(range(len(ctx.process.gpus)))
+    if shares and device(ctx) != "cpu":
         # Exactly one of the two: the engine refuses to start where they differ, and each numbers the other's devices.
         ours, other = ("HIP", "CUDA") if is_amd(ctx) else ("CUDA", "HIP")
         yield EnvSetting(f"{ours}_VISIBLE_DEVICES", ",".join(map(str, ctx.process.gpus)))
@@ -77,7 +74,13 @@ def _shared_node(ctx: ProcessContext) -> Iterator[EnvSetting]:
         yield EnvSetting("VLLM_PORT", str(ctx.ports["window"]), source=_own(ctx, "first port of a window of its own"))
 
 
-def _numeric(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Whether an address is of this machine's loopback: then several nodes are on one machine."""
+    return is_numeric(address) and ipaddress.ip_address(address).is_loopback
+
+
+def is_numeric(address: str) -> bool:
+    """Whether an address is no host name."""
     try:
         ipaddress.ip_address(address)
     except ValueError:
