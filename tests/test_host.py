@@ -394,7 +394,8 @@ def test_two_plugins_answering_one_command_is_a_conflict_that_names_both() -> No
     with pytest.raises(ConflictError) as caught:
         select(connector(server_command=answer), server_command=answer).server_command(context())
     assert str(caught.value) == (
-        "plugins 'toy' and 'toy-disagg' answer disagg_server_command for decode-0, exactly one must"
+        "plugins 'toy' and 'toy-disagg' answer disagg_server_command for decode-0, exactly one must:"
+        " leave out all but one with DISAGG_RUN_DISABLE"
     )
 
 

@@ -41,6 +41,7 @@ import attrs
 
 from disagg_run.declarations import CatalogueRef
 from disagg_run.errors import PluginError
+from disagg_run.near_miss import nearest
 
 SCHEMA = 1
 
@@ -135,13 +136,10 @@ class Catalogue:
     def nearest(self, name: str) -> str | None:
         """The spelling most like ``name``, first what it may be short for; None = nothing is like it."""
         if name not in self._near:
-            import difflib
-
             plain = self._plain(name)
-            longer = self.longer(name)
-            close = difflib.get_close_matches(plain, self._raw, n=1, cutoff=0.6)
-            dashed = difflib.get_close_matches(plain.replace("_", "-"), self._raw, n=1, cutoff=0.6)
-            self._near[name] = next(iter((*longer, *close, *dashed)), None)
+            longer = next(iter(self.longer(name)), None)
+            dashed = plain.replace("_", "-")
+            self._near[name] = longer or nearest(plain, self._raw) or nearest(dashed, self._raw)
         return self._near[name]
 
     def longer(self, name: str) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
@@ -11,6 +10,7 @@ from disagg_run.catalogue import pick_catalogue
 from disagg_run.declarations import CatalogueRef
 from disagg_run.errors import PlanError, SpecError
 from disagg_run.explain_values import Explanation, ProcessValues, plain
+from disagg_run.near_miss import did_you_mean
 from disagg_run.planning.document import Group, LaunchPlan, PlannedProcess, Provenance
 
 __all__ = ["Explanation", "explain", "render_explanations"]
@@ -110,10 +110,8 @@ def _unknown(name: str, known: Sequence[str], wanted: frozenset[str] | None) -> 
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5) or difflib.get_close_matches(
-        plain(name), known, n=1, cutoff=0.5
-    )
-    return f"did you mean {near[0]!r}?" if near else f"it has {', '.join(list(known)[:12])}, …"
+    meant = did_you_mean(name, known, cutoff=0.5) or did_you_mean(plain(name), known, cutoff=0.5)
+    return meant or f"it has {', '.join(list(known)[:12])}, …"
 
 
 #: A process's place in the document: index of its rank, its group and itself.

@@ -11,6 +11,7 @@ from disagg_run.catalogue import Catalogue, FlagSpec, version_key
 from disagg_run.declarations import GoneFlag
 from disagg_run.errors import FlagError
 from disagg_run.flag_merging import MergedFlag, broken_json
+from disagg_run.near_miss import nearest
 
 #: An integer, or a number with a decimal (k, M, g …) or binary (K, Ki, Mi …) suffix.
 _SIZE = re.compile(r"\s*\d+(\.\d+)?([kKmMgGtT]i?)\s*\Z")
@@ -74,16 +75,16 @@ def _instead(successor: str) -> str:
 def _unknown(flag: MergedFlag, catalogue: Catalogue, exact: bool, version: str, where: str, successor: str) -> str:
     """The warning for a flag that the catalogue does not have; FlagError where the catalogue is exact."""
     longer = catalogue.longer(flag.name)
-    nearest = catalogue.nearest(flag.name)
+    known = catalogue.nearest(flag.name)
     if exact:
         if successor:
             remedy = _instead(successor)
         elif longer:
             remedy = f"it may be short for {' or '.join(longer[:4])}: write the whole name"
         else:
-            remedy = f"did you mean {nearest!r}?" if nearest else f"see {catalogue.command} --help"
+            remedy = f"did you mean {known!r}?" if known else f"see {catalogue.command} --help"
         raise FlagError(f"{where}: {catalogue} has no flag {flag.name!r} ({flag.source})", remedy=remedy)
-    near = f"; the nearest that it has is {nearest!r}" if nearest else ""
+    near = f"; the nearest that it has is {known!r}" if known else ""
     return (
         f"the flag {flag.name!r} ({flag.source}) is not known: the plan is for version {version or 'unknown'}, "
         f"the flags that are known are those of {catalogue}{near}"
@@ -187,9 +188,7 @@ def _folded(text: str) -> str:
 
 
 def _choices_remedy(value: str, spec: FlagSpec) -> str:
-    import difflib
-
     by_folded = {_folded(choice): choice for choice in spec.choices}
-    close = difflib.get_close_matches(_folded(value), by_folded, n=1)
-    meant = f"did you mean {by_folded[close[0]]!r}? " if close else ""
+    near = nearest(_folded(value), by_folded)
+    meant = f"did you mean {by_folded[near]!r}? " if near else ""
     return f"{meant}it takes {', '.join(spec.choices)}"

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -19,6 +18,7 @@ from disagg_run.errors import DisaggError, PluginError, SpecError
 from disagg_run.host_loading import LoadedPlugin, PluginProblem, load_plugins, name_plugin, one_line
 from disagg_run.host_selection import Contribution, Selection, offered_patches
 from disagg_run.host_stamping import describe
+from disagg_run.near_miss import nearest
 from disagg_run.planning.document import PluginUsed
 from disagg_run.records import Patch
 from disagg_run.spec.model import frozen_map
@@ -146,8 +146,8 @@ class Host:
         if found is not None:
             raise SpecError(f"{kind} {name!r} is not for engine {engine!r}", remedy=f"use {known}")
         longer = [each for each in names if each.startswith(f"{name}-")]
-        near = longer if len(longer) == 1 else difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]!r}? installed are: {known}" if near else f"installed are: {known}"
+        near = longer[0] if len(longer) == 1 else nearest(name, names)
+        hint = f"did you mean {near!r}? installed are: {known}" if near else f"installed are: {known}"
         raise SpecError(f"unknown {kind} {name!r}" + (f" for engine {engine!r}" if engine else ""), remedy=hint)
 
     def _refuse_broken(self, engine: str, patches: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.metadata
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -14,6 +13,7 @@ import pluggy
 from disagg_run import hookspecs
 from disagg_run.declarations import Engine, Extension
 from disagg_run.errors import DisaggError
+from disagg_run.near_miss import did_you_mean
 from disagg_run.spec.model import frozen_map
 
 GROUP = "disagg_run"
@@ -256,5 +256,4 @@ def _pending(manager: pluggy.PluginManager, name: str, implementation: pluggy.Ho
 
 
 def _nearest(name: str) -> str:
-    near = difflib.get_close_matches(name, HOOKS, n=1)
-    return f": did you mean {near[0]!r}?" if near else f": hooks are {', '.join(HOOKS)}"
+    return ": " + (did_you_mean(name, HOOKS) or f"hooks are {', '.join(HOOKS)}")

@@ -153,7 +153,10 @@ class Selection:
         """The stand-in of a process, or nothing; ConflictError where there are several."""
         found = self._call("disagg_simulation", Simulation, ctx)
         if len(found) > 1:
-            raise ConflictError(f"{_who(found)} answer disagg_simulation for {_place(ctx)}, one at most may")
+            raise ConflictError(
+                f"{_who(found)} answer disagg_simulation for {_place(ctx)}, one at most may",
+                remedy=_choice(found),
+            )
         return found
 
     def workload(self, ctx: RankContext) -> tuple[Contribution[Workload], ...]:
@@ -165,7 +168,9 @@ class Selection:
         if len(found) == 1:
             return found[0]
         if found:
-            raise ConflictError(f"{_who(found)} answer {hook} for {_place(ctx)}, exactly one must")
+            raise ConflictError(
+                f"{_who(found)} answer {hook} for {_place(ctx)}, exactly one must", remedy=_choice(found)
+            )
         asked = ", ".join(repr(item.plugin) for item in self._of(hook)) or "none of them has the hook"
         raise ConflictError(
             f"no plugin of the plan answers {hook} for {_place(ctx)} (asked: {asked})",
@@ -243,6 +248,11 @@ def _wrong_answer(answer: object, wanted: type) -> str:
 
 def _place(ctx: RankContext) -> str:
     return ctx.process.name if isinstance(ctx, ProcessContext) else f"rank {ctx.rank}"
+
+
+def _choice(found: Iterable[Contribution[Any]]) -> str:
+    several = len({item.plugin for item in found}) > 1
+    return "leave out all but one with DISAGG_RUN_DISABLE" if several else "the plugin must return one record"
 
 
 def _who(found: Iterable[Contribution[Any]]) -> str:

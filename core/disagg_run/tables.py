@@ -22,7 +22,6 @@ no lines.
 from __future__ import annotations
 
 import collections.abc
-import difflib
 import functools
 import types
 from collections.abc import Iterable, Mapping
@@ -33,6 +32,7 @@ import attrs
 
 from disagg_run.declarations import ModelRow
 from disagg_run.errors import SpecError
+from disagg_run.near_miss import did_you_mean
 from disagg_run.spec.model import Role, frozen_map
 from disagg_run.yamlfile import Path as Keys
 from disagg_run.yamlfile import YamlDocument, read_yaml
@@ -162,8 +162,7 @@ def _mapping(document: YamlDocument, value: Any, keys: Keys) -> dict[str, Any]:
 
 def _unknown(what: str, place: str, word: object, known: Iterable[str]) -> SpecError:
     names = sorted(known)
-    near = difflib.get_close_matches(str(word), names, 1, 0.5)
-    remedy = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names) or 'none'}"
+    remedy = did_you_mean(str(word), names, cutoff=0.5) or f"known are {', '.join(names) or 'none'}"
     return SpecError(f"{place}: unknown {what}", remedy=remedy)
 
 

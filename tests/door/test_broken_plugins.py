@@ -139,7 +139,8 @@ FAILING = [
     ),
     pytest.param(
         "@hookimpl\ndef disagg_server_command(ctx): return [Command(program=['other'])]",
-        "plugins 'bad-site' and 'toy-disagg' answer disagg_server_command for prefill-0, exactly one must",
+        "plugins 'bad-site' and 'toy-disagg' answer disagg_server_command for prefill-0, exactly one must:"
+        " leave out all but one with DISAGG_RUN_DISABLE",
         id="two answer one command",
     ),
 ]
@@ -193,7 +194,8 @@ def test_two_engines_answering_one_command_are_both_named(
     code, told = refusal(capfd, *PLAN, "--connector", "other-engine")
     assert (code, told) == (
         4,
-        "plugins 'other-engine' and 'toy-disagg' answer disagg_router_command for router, exactly one must",
+        "plugins 'other-engine' and 'toy-disagg' answer disagg_router_command for router, exactly one must:"
+        " leave out all but one with DISAGG_RUN_DISABLE",
     )
 
 

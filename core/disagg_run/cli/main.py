@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import shlex
 import sys
@@ -15,6 +14,7 @@ from disagg_run import __version__
 from disagg_run.cli.asking import GroupedHelp, asking_options
 from disagg_run.cli.output import close_stdout, one_line
 from disagg_run.errors import DisaggError, UsageError
+from disagg_run.near_miss import did_you_mean
 
 #: Commands: module below ``disagg_run.cli``, its click command, what it does. A module is imported when it is needed.
 COMMANDS = {
@@ -60,11 +60,8 @@ class LazyGroup(GroupedHelp, click.Group):
         """The command that the first word names; options before it are refused, since it would not see them."""
         name = args[0]
         if name not in COMMANDS:
-            near = difflib.get_close_matches(name, COMMANDS, n=1)
-            remedy = (
-                f"did you mean {near[0]!r}?" if near else f"commands are {', '.join(COMMANDS)}; all else is an option"
-            )
-            raise UsageError(f"unknown command {name!r}", remedy=remedy)
+            otherwise = f"commands are {', '.join(COMMANDS)}; all else is an option"
+            raise UsageError(f"unknown command {name!r}", remedy=did_you_mean(name, COMMANDS) or otherwise)
         before: list[str] = ctx.obj[: len(ctx.obj) - len(args)]
         if before:
             moved = shlex.join(["disagg-run", name, *before])
@@ -147,9 +144,9 @@ def usage_error(error: click.ClickException, words: Sequence[str]) -> UsageError
     named = f" {words[0]}" if words and words[0] in COMMANDS else ""
     remedy = f"see disagg-run{named} --help"
     if isinstance(error, click.NoSuchOption):
-        near = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1)
-        if near:
-            remedy = f"did you mean {near[0]!r}?"
+        meant = did_you_mean(error.option_name, error.possibilities or ())
+        if meant:
+            remedy = meant
         elif named == " explain":
             remedy = f"ask for a flag of the engine without its dashes, {error.option_name.lstrip('-')!r}"
         return UsageError(f"unknown option {error.option_name!r}", remedy=remedy)

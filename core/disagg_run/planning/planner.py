@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 
 from disagg_run.context import Head, ProcessContext, RankContext
 from disagg_run.errors import SpecError
 from disagg_run.facts import NodeFacts
 from disagg_run.host import Host, Selection, build_host
+from disagg_run.near_miss import did_you_mean
 from disagg_run.planning.assembly import ProcessDraft, RankDraft, assemble
 from disagg_run.planning.commands import (
     Program,
@@ -75,9 +75,9 @@ class _Planning:
         # Preflight names are known only with contexts; a waiver must at least not be a slip of a parity name.
         known = [value.name for value in self.selection.parity]
         for name in spec.waive:
-            near = difflib.get_close_matches(name, known, 1, 0.75)
-            if name not in known and near:
-                raise SpecError(f"nothing can be waived as {name!r}", remedy=f"did you mean {near[0]!r}?")
+            meant = did_you_mean(name, known, cutoff=0.75)
+            if name not in known and meant:
+                raise SpecError(f"nothing can be waived as {name!r}", remedy=meant)
 
     def run(self) -> LaunchPlan:
         """Go through all steps."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 
@@ -13,6 +12,7 @@ from packaging.version import InvalidVersion, Version
 from disagg_run.declarations import Engine, ModelRow
 from disagg_run.errors import PlanError, PluginError, SpecError, TopologyError
 from disagg_run.facts import NodeFacts
+from disagg_run.near_miss import did_you_mean
 from disagg_run.sources import CORE_DEFAULT, Layer, Source
 from disagg_run.spec.model import ROLES, LaunchSpec, Role, RoleSpec
 
@@ -88,11 +88,9 @@ def model_row(spec: LaunchSpec, engine: Engine, rows: Iterable[ModelRow], versio
     if engine.any_model:
         return ModelRow(name=spec.model)
     names = sorted({row.name for row in rows})
-    near = difflib.get_close_matches(spec.model, names, 1, 0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
     raise SpecError(
         f"{engine.name} has no model {spec.model!r} ({spec.source('model')})",
-        remedy=f"{hint}its table has {', '.join(names) or 'none'}",
+        remedy=f"{did_you_mean(spec.model, names, cutoff=0.5)} its table has {', '.join(names) or 'none'}".lstrip(),
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 from disagg_run.context import ProcessContext
-from disagg_run.errors import ConflictError, SpecError
+from disagg_run.errors import SpecError
 from disagg_run.host import Selection
+from disagg_run.near_miss import did_you_mean
 from disagg_run.spec.model import ROLES, LaunchSpec
 
 
@@ -16,20 +16,16 @@ def stand_in_exec(
 ) -> tuple[str, ...]:
     """The words that start a process's stand-in; () where it is no simulation or nobody answers.
 
-    ``program`` are the leading words of ``argv`` that name the real program. Raises ConflictError for two answers.
+    ``program`` are the leading words of ``argv`` that name the real program.
     """
     answers = selection.simulation(ctx) if ctx.spec.simulate else ()
     if not answers:
         return ()
-    name = ctx.process.name
-    if len(answers) > 1:
-        plugins = ", ".join(repr(answer.plugin) for answer in answers)
-        raise ConflictError(f"plugins {plugins} all answer disagg_simulation for {name}", remedy="disable all but one")
     answer = answers[0].record
     if not answer.stand_in:
         return (*answer.program, *argv[len(program) :])
     chosen = ctx.spec.simulation
-    targets = ("all", *((ctx.process.role,) if ctx.process.role else ()), name)
+    targets = ("all", *((ctx.process.role,) if ctx.process.role else ()), ctx.process.name)
     words = tuple(word for target in targets for word in chosen.get(target, ()))
     return (*answer.program, *words, "--", *argv)
 
@@ -41,11 +37,10 @@ def check_targets(spec: LaunchSpec, names: Iterable[str]) -> None:
     targets = {*names, *ROLES, "all"}
     asked += [(target, f"simulation.{target}") for target in spec.simulation if target not in targets]
     for target, path in asked:
-        near = difflib.get_close_matches(target, sorted(names), 1, 0.6)
         source = next((str(spec.sources[key]) for key in sorted(spec.sources) if key.startswith(path)), "the spec")
         raise SpecError(
             f"{source} is for {target!r}, but the plan has no such process",
-            remedy=(f"did you mean {near[0]!r}? " if near else "") + f"it has {_some(sorted(names))}",
+            remedy=f"{did_you_mean(target, sorted(names))} it has {_some(sorted(names))}".lstrip(),
         )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from disagg_run.near_miss import did_you_mean
 from disagg_run.sources import Layer, Source
 from disagg_run.spec.layers import (
     AnyAssignment,
@@ -92,14 +92,11 @@ class _RunFile:
             yield key, inner, value
 
     def _unknown(self, key: str, known: list[str], path: Path) -> Exception:
-        near = difflib.get_close_matches(key.replace("_", "-").lower(), known, n=1)
+        remedy = did_you_mean(key.replace("_", "-").lower(), known)
         elsewhere = [option.key_text for option in OPTIONS if option.key[-1] == key.replace("_", "-")]
-        if near:
-            remedy = f"did you mean {near[0]!r}?"
-        elif elsewhere:
+        if not remedy and elsewhere:
             remedy = f"it belongs at {' or '.join(elsewhere)}"
-        else:
-            remedy = f"known keys are {', '.join(sorted(known))}"
+        remedy = remedy or f"known keys are {', '.join(sorted(known))}"
         where = f" below {_dotted(path)!r}" if path else ""
         return self.place((*path, key), "").error(f"unknown key {key!r}{where}", remedy=remedy)
 
