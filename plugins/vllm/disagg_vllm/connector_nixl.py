@@ -3,17 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from disagg_run.context import ProcessContext, RankContext
-from disagg_run.declarations import Extension
+from disagg_run.declarations import Extension, SharedValue
 from disagg_run.errors import ParityError
 from disagg_run.hookspecs import hookimpl
-from disagg_run.records import ContainerNeeds, EnvSetting, Flag, Listener, ServiceProcess, flag
-from disagg_vllm import models, parallel, rdma, settings, ucx
+from disagg_run.records import ContainerNeeds, EnvSetting, Flag, Listener, ServiceProcess
+from disagg_run.sources import Layer, Source
+from disagg_vllm import devices, models, parallel, rdma, router, settings, ucx
 from disagg_vllm.connector_moriio import TP_CHECK
-from disagg_vllm.router import url
 
 NAME = "vllm-nixl"
+
+_CONFIG = "--kv-transfer-config"
+_EXTRA = "kv_connector_extra_config"
+
+#: Beside the engine's own: what peers compare when they first meet (its compatibility hash and the checks after it,
+#: sources of 0.32.0), and what they take for granted. Version and model are one for the whole plan.
+PARITY = (
+    SharedValue(
+        name="nixl-transfer-mode",
+        flag=_CONFIG,
+        key=("kv_connector",),
+        why="servers that push KV and servers that fetch it refuse each other",
+    ),
+    SharedValue(
+        name="nixl-buffer-device",
+        flag=_CONFIG,
+        key=("kv_buffer_device",),
+        why="a peer's memory is taken for one of the same kind",
+    ),
+    SharedValue(
+        name="nixl-backends",
+        flag=_CONFIG,
+        key=(_EXTRA, "backends"),
+        why="one side would speak to a transport that the other has not loaded",
+    ),
+    SharedValue(name="kv-cache-layout", env="VLLM_KV_CACHE_LAYOUT", why="KV is moved as it lies in memory"),
+)
 
 
 @hookimpl
@@ -24,6 +52,7 @@ def disagg_plugin() -> Extension:
         kind="connector",
         engines=("vllm-disagg",),
         settings=settings.NIXL,
+        parity=PARITY,
     )
 
 
@@ -40,7 +69,7 @@ def disagg_readiness(ctx: ProcessContext) -> Iterable[Listener]:
 @hookimpl
 def disagg_args(ctx: ProcessContext) -> Iterable[Flag]:
     if ctx.process.kind == "router":
-        return router_flags(ctx)
+        return router.told_workers(ctx)
     check_sizes(ctx)
     return [transfer_config(ctx)]
 
@@ -77,17 +106,17 @@ def side_channel(ctx: ProcessContext) -> Iterator[Listener]:
 def transfer_config(ctx: ProcessContext) -> Flag:
     """The connector's JSON: either role may send or receive, the router says which by its requests."""
     role = "kv_producer" if ctx.process.role == "prefill" else "kv_consumer"
-    return Flag("--kv-transfer-config", json={"kv_connector": "NixlConnector", "kv_role": role})
-
-
-def router_flags(ctx: ProcessContext) -> Iterator[Flag]:
-    """The workers. The router starts when all are ready, so it need not wait half a minute between two looks."""
-    yield flag("--kv-connector", "nixl")
-    for head in ctx.heads_of("prefill"):
-        yield flag("--prefill", url(head))
-    for head in ctx.heads_of("decode"):
-        yield flag("--decode", url(head))
-    yield flag("--worker-startup-check-interval", 1)
+    config: dict[str, Any] = {"kv_connector": "NixlConnector", "kv_role": role}
+    sources: dict[str, Source] = {}
+    buffer, source = ctx.setting("kv_buffer_device"), ctx.source("kv_buffer_device")
+    if buffer is None and devices.device(ctx) == "cpu":
+        buffer, source = "cpu", Source(layer=Layer.CONNECTOR, plugin=NAME, why="the servers compute on the processor")
+    if buffer is not None:
+        config["kv_buffer_device"], sources["kv_buffer_device"] = buffer, source
+    backends = ctx.setting("nixl_backends")
+    if backends:
+        config[_EXTRA], sources[f"{_EXTRA}.backends"] = {"backends": list(backends)}, ctx.source("nixl_backends")
+    return Flag(_CONFIG, json=config, leaf_sources=sources)
 
 
 def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:

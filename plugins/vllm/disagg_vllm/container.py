@@ -5,7 +5,7 @@ from __future__ import annotations
 from disagg_run.context import RankContext
 from disagg_run.records import ContainerNeeds, Mount
 from disagg_vllm import models
-from disagg_vllm.environment import is_amd
+from disagg_vllm.devices import is_amd
 
 _LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 

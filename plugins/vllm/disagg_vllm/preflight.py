@@ -1,4 +1,4 @@
-"""What a node is asked before vLLM starts on it; under simulation nothing, for no model and no GPU is needed then."""
+"""What a node is asked before vLLM starts on it; a simulated run asks only for free ports."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ from collections.abc import Iterator
 
 from disagg_run.context import RankContext
 from disagg_run.records import Preflight
-from disagg_vllm import models
+from disagg_vllm import devices, models
 
 _DRIVERS = {"amd": ("/dev/kfd", "/dev/dri"), "nvidia": ("/dev/nvidiactl",)}
 
 
 def checks(ctx: RankContext) -> Iterator[Preflight]:
     """The model is there, the GPUs' driver is loaded, and the RDMA devices that were named exist."""
-    if ctx.spec.simulate:
-        return
     yield Preflight(
         name="model",
         kind="path_exists",
         target=models.model_dir(ctx)[0],
         remedy="put the model there, or name its place with --model-path or --model-dir",
     )
-    vendor = ctx.facts.gpu_vendor if ctx.facts else "amd"
-    for device in _DRIVERS.get(vendor, ()):
+    for device in _DRIVERS.get(devices.device(ctx), ()):
         yield Preflight(
             name="gpu-driver",
             kind="device_present",

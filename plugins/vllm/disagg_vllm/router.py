@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from disagg_run.context import Head, ProcessContext, RankContext
 from disagg_run.records import Command, Flag, flag
+from disagg_vllm.environment import is_loopback
 from disagg_vllm.listeners import PROMETHEUS_PORT
 from disagg_vllm.versions import ROUTER_IMAGE
 
@@ -26,7 +27,7 @@ def _place(ctx: ProcessContext) -> Iterator[Flag]:
     source = None if ctx.spec.router.port is None else ctx.spec.source("router.port")
     yield flag("--port", ctx.ports["http"], source=source)
     # Its own default is 127.0.0.1.
-    yield flag("--host", any_address(ctx))
+    yield flag("--host", bound_address(ctx))
     yield flag("--log-level", "info")
     chosen = ctx.setting("prometheus_port")
     if chosen is not None or ctx.ports["prometheus"] != PROMETHEUS_PORT:
@@ -43,9 +44,29 @@ def _policies(ctx: ProcessContext) -> Iterator[Flag]:
         yield flag(f"--{role}-policy", own or policy, source=spec.source(f"router.{role}_policy") if own else general)
 
 
-def any_address(ctx: RankContext) -> str:
-    """All addresses of the node's family, for a program that must be reached from other nodes."""
-    return "::" if ":" in ctx.node.address else "0.0.0.0"
+def told_workers(ctx: ProcessContext) -> Iterator[Flag]:
+    """The workers, for connectors whose servers do not register.
+
+    The router starts when all are ready, so it need not wait half a minute between two looks.
+    """
+    yield flag("--kv-connector", "nixl")
+    for head in ctx.heads_of("prefill"):
+        yield flag("--prefill", url(head))
+    for head in ctx.heads_of("decode"):
+        yield flag("--decode", url(head))
+    yield flag("--worker-startup-check-interval", 1)
+
+
+def bound_address(ctx: RankContext) -> str:
+    """Where a program serves HTTP: at all addresses of the node's family, for it must be reached from other nodes.
+
+    Nodes that were named by loopback addresses are on one machine, and each serves at its own: two servers of 0.32.0
+    would both get the port of all addresses (SO_REUSEPORT), and answer in each other's place.
+    """
+    address = ctx.node.address
+    if ctx.spec.nodes and is_loopback(address):
+        return address
+    return "::" if ":" in address else "0.0.0.0"
 
 
 def url(head: Head) -> str:

@@ -10,7 +10,7 @@ from disagg_run.context import ProcessContext
 from disagg_run.errors import SpecError
 from disagg_run.records import Command, Flag, flag
 from disagg_run.sources import Source
-from disagg_vllm import models, parallel, versions
+from disagg_vllm import models, parallel, router, versions
 from disagg_vllm.listeners import http_source
 
 PROGRAM = ("vllm", "serve")
@@ -44,9 +44,9 @@ def _place(ctx: ProcessContext) -> Iterator[Flag]:
     yield flag("--served-model-name", models.served_name(ctx), source=spec.source(named))
     if ctx.process.head:
         yield flag("--port", ctx.ports["http"], source=http_source(ctx))
-        if ":" in ctx.node.address:
-            # Left out, it is all IPv4 addresses.
-            yield flag("--host", "::")
+        address = router.bound_address(ctx)
+        if address != "0.0.0.0":  # where it is left out, it is this
+            yield flag("--host", address)
     yield flag("--trust-remote-code")
 
 

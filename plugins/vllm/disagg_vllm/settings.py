@@ -6,6 +6,12 @@ from disagg_run.declarations import Setting
 
 SERVER = (
     Setting(name="server_port", type="int", summary="HTTP port of servers (2584)", env={"SERVER_PORT": None}),
+    Setting(
+        name="device",
+        type="str",
+        summary="what servers compute on (GPUs of the node's maker)",
+        choices=("amd", "nvidia", "cpu"),
+    ),
     Setting(name="block_size", type="int", summary="tokens in one block of the KV cache"),
     Setting(
         name="gpu_memory_utilization",
@@ -106,5 +112,21 @@ NIXL = (
         type="int",
         summary="first port on which servers exchange NIXL's metadata (5600)",
         env={"VLLM_NIXL_SIDE_CHANNEL_PORT": None},
+    ),
+    Setting(
+        name="kv_buffer_device",
+        type="str",
+        summary="memory from which KV is sent and into which it comes (that of the device)",
+        choices=("cuda", "xpu", "cpu"),
+    ),
+    Setting(name="nixl_backends", type="list", summary="NIXL's transports, in order of preference (UCX)"),
+)
+
+SHARED_STORAGE = (
+    Setting(
+        name="shared_storage_path",
+        type="str",
+        summary="directory that all servers share and that holds KV; KV of earlier runs in it is removed"
+        " (/tmp/disagg-run-kv)",
     ),
 )

@@ -12,7 +12,7 @@ from disagg_run.context import ProcessContext
 from disagg_run.records import EnvSetting
 from disagg_run.sources import Layer, Source
 from disagg_vllm import rdma
-from disagg_vllm.environment import is_amd
+from disagg_vllm.devices import is_amd
 
 SIDE_CHANNEL_PORT = 5600
 
