@@ -479,7 +479,7 @@ def test_a_container_gets_gpus_nics_limits_and_the_nics_own_libraries() -> None:
     assert not [mount for mount in second.needs.mounts if "ibverbs" in mount.source]
 
 
-def test_preflight_asks_for_model_gpus_and_named_devices_but_not_under_simulation() -> None:
+def test_preflight_asks_for_model_gpus_and_named_devices() -> None:
     checks = {(each.kind, each.target) for each in planned(ib_devices=["rdma0"]).ranks[0].groups[0].preflight}
     assert checks == {
         ("path_exists", f"/models/{KIMI}"),
@@ -487,7 +487,6 @@ def test_preflight_asks_for_model_gpus_and_named_devices_but_not_under_simulatio
         ("device_present", "/dev/dri"),
         ("path_exists", "/sys/class/infiniband/rdma0"),
     }
-    assert planned(simulate=True).ranks[0].groups[0].preflight == ()
 
 
 def test_stand_ins_get_the_very_argv_and_the_router_is_the_real_one() -> None:
@@ -497,3 +496,29 @@ def test_stand_ins_get_the_very_argv_and_the_router_is_the_real_one() -> None:
     assert decode.exec[:cut] == ("@python", "-m", "disagg_vllm.simulation", "--catalogue-version", "0.21.0")
     assert decode.exec[cut + 1 :] == decode.argv
     assert router.exec == ("@python", "-m", "vllm_router.launch_router", *router.argv[1:])
+
+
+# --- run files ---------------------------------------------------------------------------------------------------
+
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*vllm*.yaml"))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_run_file_is_planned_without_a_warning(name: str) -> None:
+    for options in ({}, {"simulate": True}):
+        launch = plan(read_spec(options=options, recipe=ROOT / "examples" / name, environ={}, host=HOST), host=HOST)
+        assert launch.warnings == ()
+    assert len(EXAMPLES) >= 5
+
+
+def test_the_run_file_of_the_expert_recipe_gives_the_job_script_s_commands() -> None:
+    recipe = ROOT / "examples" / "minimax-m25-fp8-mi355x-vllm-ep.yaml"
+    devices = ",".join(f"rdma{number}" for number in range(8))
+    options = {"nodes": "10.0.0.1,10.0.0.2,10.0.0.3", "ib_devices": devices}
+    asked = read_spec(options=options, recipe=recipe, environ={}, host=HOST)
+    case = load("vllm/minimax_m25_1p2d_ep8")
+    differing = {each.item for each in compare(case, plan(asked, case.facts(), host=HOST))}
+    assert {item for item in differing if item.startswith("flag")} <= {
+        "flag --kv-transfer-config kv_connector_extra_config.proxy_ping_port",
+        "flag --vllm-discovery-address",
+    }
