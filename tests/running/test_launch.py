@@ -13,13 +13,15 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+import attrs
 import pytest
 
 from disagg_run.errors import RunError
-from disagg_run.planning.document import Ready
+from disagg_run.planning.document import Group, PlannedContainer, RankPlan, Ready
 from disagg_run.running.launch import run
 from disagg_run.running.status import read_status, status_text
-from tests.running.launched import Launched, alive, until
+from disagg_run.spec.model import Node
+from tests.running.launched import DRIVE, Launched, alive, until
 from tests.running.plans import HTTP, JOIN, Launch, addresses, edges, plan, python, router, server
 
 Starter = Callable[..., Launched]
@@ -151,6 +153,28 @@ def test_a_stubborn_server_and_a_daemon_that_left_its_session_are_ended(launch: 
     assert launched.event(1, "process.killed")["process"] == "decode-0"
 
 
+def test_a_second_ctrl_c_cuts_the_grace_short(launch: Starter) -> None:
+    launched = launch(Launch(words={"decode-0": ["--ignore-term"]}).plan(), grace_s=60)
+    launched.serving()
+    struck = launched.kill(launched.process.pid, signal.SIGINT)
+    launched.event(0, "process.exited", process="prefill-0")
+    until(lambda: time.monotonic() - struck > 0.8, "a moment, so that it is a second one")
+    launched.kill(launched.process.pid, signal.SIGINT)
+    assert launched.end() == 130
+    assert time.monotonic() - struck < 10
+
+
+def test_a_reader_of_stdout_that_is_gone_does_not_fail_the_run(launch: Starter, tmp_path: Path) -> None:
+    plan_file = tmp_path / "p.json"
+    plan_file.write_text(Launch().plan().to_json())
+    words = [sys.executable, str(DRIVE), str(plan_file), str(tmp_path / "run"), "smoke=1"]
+    out, into = os.pipe()
+    os.close(out)
+    done = subprocess.run(words, stdout=into, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(into)
+    assert done.returncode == 0, done.stderr
+
+
 def test_b84_a_foreign_process_with_the_same_command_line_is_not_touched(launch: Starter) -> None:
     asked = Launch()
     words = [sys.executable, *asked.plan().process("decode-0").exec[1:]]
@@ -196,8 +220,16 @@ def _rss(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def ranked(groups: list[Group]) -> RankPlan:
+    return RankPlan(rank=0, node=Node(address="127.0.0.1"), groups=groups)
+
+
 def test_a_plan_without_nodes_or_with_other_machines_is_refused_with_the_remedy() -> None:
     with pytest.raises(RunError, match=r"not bound to nodes.*--simulate"):
         run(plan([("192.0.2.1", [])], bound=False, simulated=False))
+    in_image = [Group(container=PlannedContainer(image="toy:1"), processes=[])]
+    contained = attrs.evolve(plan([("127.0.0.1", [])], simulated=False), ranks=[ranked(in_image)])
+    with pytest.raises(RunError, match=r"belong into containers of toy:1"):
+        run(contained)
     with pytest.raises(RunError, match=r"not this machine: 192\.0\.2\.7.*disagg-run agent"):
         run(plan([("192.0.2.7", [])], simulated=False))

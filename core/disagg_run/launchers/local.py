@@ -52,7 +52,9 @@ def start_ranks(plan: LaunchPlan, options: LaunchOptions) -> int:
     code = returned if returned >= 0 else RunError.exit_code
     if code:
         culprit = culprit_of(run_dir)
-        lines = describe(culprit, run_dir.path) if culprit else [f"error: the run failed; see {run_dir.path}"]
+        lines = (
+            describe(culprit, run_dir.path) if culprit else [f"disagg-run: error: the run failed; see {run_dir.path}"]
+        )
         print("\n".join(lines), file=sys.stderr, flush=True)
     return code
 

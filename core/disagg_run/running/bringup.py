@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from disagg_run.running.agent import Agent
 
 #: Between two looks at whether a process is stopped, in seconds.
-_STOPPED_S = 0.5
+_STOPPED_S = 1.0
 _AGAIN_S = 0.2
 #: For a setup without a deadline of its own, in seconds.
 _SETUP_S = 300.0

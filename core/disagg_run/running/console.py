@@ -41,6 +41,11 @@ class Console:
             self._lines.append(data + b"\n")
             self._changed.notify()
 
+    @property
+    def writing(self) -> bool:
+        """Whether lines are still written: not after the end, nor once the reader is gone."""
+        return self._thread.is_alive()
+
     def close(self, timeout_s: float = 1.0) -> None:
         """Write what is queued, but wait for it no longer than ``timeout_s``."""
         with self._changed:

@@ -28,12 +28,12 @@ def process_environment(process: PlannedProcess, inherited: Mapping[str, str]) -
     env = {name: value for name, value in inherited.items() if name != TOKEN and name not in process.unset}
     env.update(process.env)
     for name in (*process.env_prepend, *(each for each in process.env_append if each not in process.env_prepend)):
-        elements = (
-            *process.env_prepend.get(name, ()),
-            *env.get(name, "").split(SEPARATOR),
-            *process.env_append.get(name, ()),
-        )
-        env[name] = SEPARATOR.join(element for element in elements if element)
+        words = (*process.env_prepend.get(name, ()), env.get(name, ""), *process.env_append.get(name, ()))
+        elements = [element for element in SEPARATOR.join(words).split(SEPARATOR) if element]
+        if elements:
+            env[name] = SEPARATOR.join(elements)
+        else:  # a path that is set and empty means the current directory too
+            env.pop(name, None)
     return env
 
 

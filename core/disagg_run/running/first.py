@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,9 @@ class FirstRank:
         if agent.options.smoke is not None or workloads:
             agent.verdict.finish()
         elif where is not None:
-            print(f"serving {where.model} at {where.base}; Ctrl-C ends it. Try:\n{where.curl()}", flush=True)
+            _say(f"serving {where.model} at {where.base}; Ctrl-C ends it. Try:\n{where.curl()}")
+        else:
+            _say("all workers are ready for a router that is started elsewhere; Ctrl-C ends them")
 
     async def _smoke(self, count: int) -> None:
         from disagg_run.running.smoke import check, smoke
@@ -75,7 +78,7 @@ class FirstRank:
             raise WorkloadError("a smoke test needs a router, and the plan has none")
         result = await smoke(agent.client, where, count, agent.timing.request_s)
         write_json(agent.options.run_dir.smoke, result.to_data())
-        print(result.table(), flush=True)
+        _say(result.table())
         check(result)
 
     async def progress(self) -> None:
@@ -101,3 +104,9 @@ class FirstRank:
                 parts.append(f"{name} (rank {brief.rank}, {what})")
         more = f" and {len(parts) - _NAMED} more" if len(parts) > _NAMED else ""
         return ", ".join(parts[:_NAMED]) + more
+
+
+def _say(text: str) -> None:
+    """Print for the user; one who does not listen any more (a closed pipe) does not fail the run."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)

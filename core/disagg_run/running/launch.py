@@ -34,13 +34,10 @@ def run(plan: LaunchPlan, options: LaunchOptions | None = None) -> int:
     """
     from disagg_run.launchers.local import start_ranks
     from disagg_run.running import sockets
+    from disagg_run.running.share import check_runnable
 
     options = options or LaunchOptions()
-    if not plan.bound and not plan.simulated:
-        raise RunError(
-            "the plan is not bound to nodes and cannot be run",
-            remedy="name the nodes with --nodes, or try it here with --simulate",
-        )
+    check_runnable(plan)
     away = sorted({rank.node.address for rank in plan.ranks if not sockets.is_local(rank.node.address)})
     if away:
         raise RunError(

@@ -58,6 +58,8 @@ class Spoke:
         welcome = await receive(reader)
         if welcome is None or welcome.get("type") != "welcome":
             reason = welcome.get("reason") if welcome else "the token is not the run's"
+            await _hang_up(writer)
+            self._writer = None
             raise RunError(f"rank 0's agent at {host} port {port} refuses rank {self._rank}: {reason}")
         for state in welcome["states"]:
             self._board.reach(state["process"], state["stage"])
@@ -84,7 +86,7 @@ class Spoke:
         for task in self._tasks:
             task.cancel()
         if self._writer is not None:
-            self._writer.close()
+            await _hang_up(self._writer)
 
     def _send(self, message: Message) -> None:
         if self._writer is not None and not self._writer.is_closing():
@@ -126,3 +128,9 @@ class Spoke:
             self._send({"type": "beat"})
             if now - self._seen > self._timing.stall_s:
                 self._lost(f"no sign of life for {self._timing.stall_s:g} s")
+
+
+async def _hang_up(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()

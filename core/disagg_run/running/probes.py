@@ -176,6 +176,10 @@ def owner_problem(running: Running, places: Iterable[tuple[str, int]]) -> None:
         found = listeners(host, port)
         others = sockets.foreign(found, [stat.pid for stat in running.family()]) if found else []
         if others:
+            # Where our process ended between the two looks, its sockets are gone by now, and its exit tells more.
+            still = {each.inode for each in listeners(host, port)}
+            others = [each for each in others if each.inode in still]
+        if others:
             raise PreflightError(
                 f"port {port} of {running.name} is held on {others[0].address} by {sockets.holder(others[0])}, not by"
                 f" {running.name}",

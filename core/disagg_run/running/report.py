@@ -10,7 +10,7 @@ from disagg_run.running.outcome import Failure
 def describe(culprit: Failure, run_dir: Path) -> list[str]:
     """The sentence, the end of the log, and where the whole lies."""
     where = f" (rank {culprit.rank})" if f"rank {culprit.rank}" not in culprit.message else ""
-    lines = [f"error: {culprit.message}{where}"]
+    lines = [f"disagg-run: error: {culprit.message}{where}"]
     if culprit.lines:
         lines.append(f"last lines of {culprit.process}, rank {culprit.rank}:")
         lines += [f"  {line}" for line in culprit.lines]

@@ -76,5 +76,8 @@ async def canary(prober: Prober, where: Entrance, timing: Timing) -> float:
 
 
 def probes_to_repeat(process: PlannedProcess) -> list[Ready]:
-    """The proofs of a ready process that are asked again while it serves: cheap ones that a hung process fails."""
-    return [ready for ready in process.ready if ready.kind == "http"]
+    """The proofs of a ready process that are asked again while it serves: cheap ones that a hung process fails.
+
+    Whose process it is was proved before it was ready and is not asked again.
+    """
+    return [attrs.evolve(ready, identity={}) for ready in process.ready if ready.kind == "http"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from disagg_run.errors import PlanError
+from disagg_run.errors import PlanError, RunError
 from disagg_run.planning.document import LaunchPlan, PlannedProcess, RankPlan, Ready
 from disagg_run.planning.readiness import check_order
 from disagg_run.running.gates import homes, must_listen, watchers
@@ -52,6 +52,26 @@ class Share:
     def processes(self) -> tuple[PlannedProcess, ...]:
         """This rank's processes."""
         return self.rank.processes()
+
+
+def check_runnable(plan: LaunchPlan) -> None:
+    """Refuse a plan that cannot be run as it is: RunError says why.
+
+    One without nodes, and one whose processes belong into containers: agents run what they are given where they are.
+    """
+    if plan.simulated:
+        return
+    if not plan.bound:
+        raise RunError(
+            "the plan is not bound to nodes and cannot be run",
+            remedy="name the nodes with --nodes, or try it here with --simulate",
+        )
+    images = sorted({group.container.image for rank in plan.ranks for group in rank.groups if group.container})
+    if images:
+        raise RunError(
+            f"the plan's processes belong into containers of {', '.join(images)}, which this launcher does not start",
+            remedy="plan without --image and run it inside the container, or try it here with --simulate",
+        )
 
 
 def share_of(plan: LaunchPlan, rank: int) -> Share:

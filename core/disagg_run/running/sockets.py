@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import os
 import pwd
@@ -69,6 +70,7 @@ def _address(text: str, family: socket.AddressFamily) -> str:
     return str(mapped or address)
 
 
+@functools.lru_cache(maxsize=4096)
 def numeric(address: str) -> str:
     """The address of a host name as /proc would show it; the text itself where it cannot be resolved."""
     try:

@@ -66,7 +66,7 @@ def _write(run_dir: RunDir | None, rank: int, failure: Failure) -> None:
 def _run(plan_file: Path, rank: int, options: Mapping[str, Any]) -> int:
     from disagg_run.planning.document import LaunchPlan
     from disagg_run.running.agent import AgentOptions, run_agent
-    from disagg_run.running.share import share_of
+    from disagg_run.running.share import check_runnable, share_of
     from disagg_run.running.token import read_token
 
     try:
@@ -74,8 +74,7 @@ def _run(plan_file: Path, rank: int, options: Mapping[str, Any]) -> int:
     except OSError as error:
         raise UsageError(f"the plan file {str(plan_file)!r} cannot be read: {error.strerror or error}") from None
     plan = LaunchPlan.from_json(text)
-    if not plan.bound and not plan.simulated:
-        raise RunError("the plan is not bound to nodes and cannot be run", remedy="make it with --nodes")
+    check_runnable(plan)
     run_id = options.get("run_id") or new_id()
     run_dir = RunDir(path=(options.get("run_dir") or default_path(plan, run_id)).absolute())
     token = read_token(options.get("token_file"), needed=len(plan.ranks) > 1)

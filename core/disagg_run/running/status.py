@@ -30,7 +30,7 @@ def read_status(path: Path) -> dict[str, Any]:
             raise UsageError(
                 f"{str(path)!r} is no run directory", remedy="name the one that the run printed when it started"
             ) from None
-        data = {"state": "starting", "agents": {}, "processes": {}}
+        data = {"state": "finished" if run_dir.ended_ranks() else "starting", "agents": {}, "processes": {}}
     culprit = culprit_of(run_dir)
     if culprit is not None:
         data["state"] = "failed"

@@ -12,8 +12,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-#: Seconds between two looks, and bytes shown of one process at each look.
+#: Seconds between two looks while lines come and while none do, and bytes shown of one process at each look.
 _LOOK_S = 0.25
+_QUIET_S = 1.0
 _SHOWN = 16384
 #: Bytes of a line without an end after which it is shown as it is.
 _LONGEST = 4000
@@ -38,7 +39,9 @@ def last_lines(path: Path, count: int = 20) -> tuple[str, ...]:
     return tuple(line for line in lines if line.strip())[-count:]
 
 
-class _Tail:
+class Tail:
+    """One log, as far as it was shown."""
+
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
         self.path = path
@@ -75,6 +78,7 @@ class _Tail:
         return lines
 
     def close(self) -> None:
+        """Let go of the file."""
         self._file.close()
 
 
@@ -83,18 +87,23 @@ class Tails:
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self._show = show
-        self._tails: list[_Tail] = []
+        self._tails: list[Tail] = []
 
     def follow(self, name: str, path: Path) -> None:
         """Show the lines of ``path``, from its beginning, as those of process ``name``."""
-        self._tails.append(_Tail(name, path))
+        self._tails.append(Tail(name, path))
 
     async def run(self) -> None:
         """Look at all logs until cancelled."""
+        pause = _LOOK_S
         while True:
-            for tail in self._tails:
-                self._print(tail, tail.lines())
-            await asyncio.sleep(_LOOK_S)
+            pause = _LOOK_S if self.look() else min(pause * 1.2, _QUIET_S)
+            await asyncio.sleep(pause)
+
+    def look(self) -> bool:
+        """Show what has come since the last look; whether anything has."""
+        shown = [self._print(tail, tail.lines()) for tail in self._tails]
+        return any(shown)
 
     def close(self) -> None:
         """Show what is left and let go of the files."""
@@ -103,7 +112,8 @@ class Tails:
             tail.close()
         self._tails.clear()
 
-    def _print(self, tail: _Tail, lines: list[str]) -> None:
+    def _print(self, tail: Tail, lines: list[str]) -> bool:
         for line in lines:
             if line.strip():
                 self._show(f"[{tail.name}] {line}")
+        return bool(lines)

@@ -23,7 +23,7 @@ class Timing:
     #: under full load answers its health path late (SGLang generates a token for it).
     hang_s: float = 60.0
     #: Between two such probes; at least four are made within hang_s.
-    watch_s: float = 5.0
+    watch_s: float = 15.0
     #: Between two lines that say what is waited for.
     progress_s: float = 10.0
     #: For the first generation through the router, which compiles kernels in a real engine.

@@ -1,0 +1,179 @@
+"""What is seen of a node: sockets and their owners, processes and their descent, checks before the start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+
+from disagg_run.errors import PreflightError
+from disagg_run.planning.document import Group, PlannedProcess, RankPlan
+from disagg_run.records import Preflight
+from disagg_run.running import proctree, sockets
+from disagg_run.running.node_setup import engine_python
+from disagg_run.running.preflight import check_node, held_port
+from disagg_run.spec.model import Node
+from tests.running.launched import until
+from tests.running.plans import addresses
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"]) as process:
+        yield process
+        process.kill()
+
+
+def test_a_listener_is_found_with_its_address_and_owner() -> None:
+    address = addresses(1)[0]
+    with socket.create_server((address, 0)) as server:
+        port = server.getsockname()[1]
+        (found,) = sockets.listening([port])
+        assert (found.address, found.port, found.uid) == (address, port, os.getuid())
+        assert found.inode in (sockets.inodes_of(os.getpid()) or ())
+        assert sockets.foreign([found], [os.getpid()]) == []
+        assert sockets.foreign([found], [os.getppid()]) == [found]
+        assert sockets.holder(found).startswith(f"pid {os.getpid()} of user ")
+    assert sockets.listening([port]) == []
+
+
+@pytest.mark.parametrize(
+    ("bound", "asked", "takes"), [("0.0.0.0", "127.0.0.9", True), ("127.0.0.8", "127.0.0.9", False)]
+)
+def test_a_socket_of_all_addresses_takes_every_connection(bound: str, asked: str, takes: bool) -> None:
+    found = sockets.ListeningSocket(address=bound, port=1, uid=0, inode=1)
+    assert found.takes(asked) is takes
+
+
+def test_an_ipv6_listener_is_found() -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+        (found,) = sockets.listening([server.getsockname()[1]])
+        assert found.address == "::1"
+
+
+def test_an_address_is_local_where_it_can_be_bound() -> None:
+    assert sockets.is_local("127.9.8.7")
+    assert not sockets.is_local("192.0.2.1")
+    assert not sockets.is_local("no-such-host.invalid")
+
+
+def test_a_signal_hits_only_the_process_that_was_meant(child: subprocess.Popen[bytes]) -> None:
+    stat = proctree.read(child.pid)
+    assert stat is not None
+    # Another process with the same pid, as it would be after the number was used again.
+    assert proctree.send(attrs.evolve(stat, start=stat.start - 1), signal.SIGKILL) is False
+    assert child.poll() is None
+    assert proctree.send(stat, signal.SIGKILL) is True
+    assert child.wait() == -signal.SIGKILL
+    assert proctree.send(stat, signal.SIGKILL) is False
+
+
+def test_descendants_are_found_across_sessions() -> None:
+    code = "import subprocess,sys; subprocess.Popen(['sleep', '30'], start_new_session=True).wait()"
+    with subprocess.Popen([sys.executable, "-S", "-c", code], start_new_session=True) as parent:
+        (grandchild,) = until(lambda: proctree.descendants(parent.pid, proctree.snapshot()), "the grandchild")
+        assert grandchild.ppid == parent.pid
+        assert grandchild.sid == grandchild.pid != parent.pid
+        proctree.send(grandchild, signal.SIGKILL)
+        parent.wait()
+
+
+def test_a_process_name_with_blanks_and_parentheses_is_read(tmp_path: Path) -> None:
+    program = tmp_path / "a) R 1 (b"
+    program.symlink_to("/bin/sleep")
+    with subprocess.Popen([str(program), "30"]) as process:
+        stat = until(lambda: proctree.read(process.pid), "the process")
+        assert (stat.ppid, stat.pid) == (os.getpid(), process.pid)
+        process.kill()
+
+
+def test_a_held_port_of_a_run_of_ports_is_named_with_listener_and_holder() -> None:
+    address = addresses(1)[0]
+    with socket.create_server((address, 0)) as server:
+        port = server.getsockname()[1]
+        process = PlannedProcess(
+            name="decode-0",
+            kind="server",
+            argv=("x",),
+            ports={"http": 1, "handshake": port - 2},
+            port_counts={"handshake": 4},
+        )
+        text = held_port(process, address)
+        assert text.startswith(
+            f"port {port} (handshake of decode-0) is held on {address} by pid {os.getpid()} of user "
+        )
+        assert held_port(process, address, family=[os.getpid()]) == ""
+        assert held_port(process, addresses(1)[0]) == "", "another rank's address of this machine"
+
+
+def rank_with(*checks: Preflight) -> RankPlan:
+    return RankPlan(rank=3, node=Node(address="127.0.0.1"), groups=[Group(preflight=checks, processes=[])])
+
+
+CHECKS = [
+    (Preflight(name="model", kind="path_exists", target="/no/such"), "there is no '/no/such' on this node"),
+    (
+        Preflight(name="gpu", kind="device_present", target="/dev/no-such"),
+        "the device '/dev/no-such' is not on this node",
+    ),
+    (Preflight(name="ram", kind="memory_free", target=str(1 << 60)), "bytes of memory are available"),
+    (Preflight(name="hf", kind="variable_set", target="NO_SUCH_NAME"), "the variable 'NO_SUCH_NAME' is not set"),
+    (
+        Preflight(name="v", kind="output_matches", argv=("echo", "1.2"), pattern=r"^1\.3$"),
+        "the output of 'echo 1.2' (exit code 0) does not match",
+    ),
+    (Preflight(name="v", kind="output_matches", argv=("no-such-program",), pattern="x"), "cannot be run"),
+]
+
+
+@pytest.mark.parametrize(("check", "reason"), CHECKS, ids=[f"{check.kind}-{check.name}" for check, _ in CHECKS])
+def test_a_required_check_that_fails_stops_the_run_and_a_waived_one_warns(check: Preflight, reason: str) -> None:
+    warnings: list[str] = []
+    with pytest.raises(PreflightError, match=rf"check '{check.name}' of rank 3: .*mend it") as caught:
+        check_node(rank_with(attrs.evolve(check, remedy="mend it")), simulated=False, warn=warnings.append)
+    assert reason in str(caught.value)
+    check_node(rank_with(attrs.evolve(check, required=False)), simulated=False, warn=warnings.append)
+    assert reason in warnings[0]
+    check_node(rank_with(check), simulated=True, warn=warnings.append)
+    assert len(warnings) == 1, "a stand-in needs no model, device or memory"
+
+
+def test_checks_that_hold_let_the_run_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_NAME", "x")
+    good = [
+        Preflight(name="model", kind="path_exists", target=str(tmp_path)),
+        Preflight(name="null", kind="device_present", target="/dev/null"),
+        Preflight(name="ram", kind="memory_free", target="1"),
+        Preflight(name="hf", kind="variable_set", target="A_NAME"),
+        Preflight(name="v", kind="output_matches", argv=("echo", "1.2"), pattern=r"^1\.2$"),
+        Preflight(name="p", kind="port_free", target="1"),
+    ]
+    warnings: list[str] = []
+    check_node(rank_with(*good), simulated=False, warn=warnings.append)
+    assert warnings == []
+
+
+def test_patches_go_to_the_interpreter_of_the_server(tmp_path: Path) -> None:
+    script = tmp_path / "toy-serve"
+    script.write_text(f"#!{sys.executable}\n")
+    script.chmod(0o755)
+    shell = tmp_path / "toy-shell"
+    shell.write_text("#!/bin/sh\n")
+    shell.chmod(0o755)
+
+    def found(*argv: str) -> str | None:
+        env = {"PATH": f"{tmp_path}:{Path(sys.executable).parent}"}
+        return engine_python(Group(processes=[PlannedProcess(name="d", kind="server", argv=argv, env=env)]))
+
+    python = Path(sys.executable).name
+    assert found(python, "-m", "toy") == str(Path(sys.executable))
+    assert found("toy-serve") == sys.executable
+    assert found("toy-shell") is None
+    assert found("no-such-program") is None
