@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from disagg_run.errors import UsageError
+from disagg_run.cli.output import remark
+from disagg_run.errors import SpecError, UsageError
 from disagg_run.spec.option import REPEATABLE, Option
-from disagg_run.spec.options import OPTIONS, WHAT
+from disagg_run.spec.options import NODES, OPTIONS, WHAT
 
 if TYPE_CHECKING:
+    from disagg_run.facts import NodeFacts
     from disagg_run.host import Host
     from disagg_run.spec.masterconfig_point import Point
     from disagg_run.spec.model import LaunchSpec
@@ -65,7 +67,9 @@ def asking_options() -> tuple[click.Parameter, ...]:
         ("--point", "N", "point of the entry's search space, from 0; default: its only one", click.IntRange(min=0)),
     )
     made = (GroupedOption([name], heading=WHAT, metavar=meta, help=text, type=kind) for name, meta, text, kind in files)
-    return (*made, *map(_parameter, OPTIONS))
+    about = "what nodes have, as `disagg-run facts --format json` prints it; may stand several times"
+    facts = GroupedOption(["--facts"], heading=NODES, metavar="FILE", help=about, multiple=True)
+    return (*made, *map(_parameter, OPTIONS), facts)
 
 
 def _parameter(option: Option) -> GroupedOption:
@@ -105,6 +109,29 @@ def read_asked(given: Mapping[str, Any], host: Host, *, point: Point | None = No
         host=host,
         point=point,
     )
+
+
+def read_given_facts(given: Mapping[str, Any], spec: LaunchSpec) -> dict[int, NodeFacts]:
+    """The facts that the command line brings, by rank; those of other nodes are left out, with a remark on stderr."""
+    if not given["facts"]:
+        return {}
+    from disagg_run.facts_document import facts_by_rank, read_facts, unmatched
+
+    found: dict[str, NodeFacts] = {}
+    for name in given["facts"]:
+        try:
+            text = Path(name).read_bytes()
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise SpecError(f"the facts file {name!r} cannot be read: {reason}") from None
+        for key, facts in read_facts(text, Path(name).name).items():
+            if key in found and found[key] != facts:
+                raise SpecError(f"two facts files speak of {key!r} and differ", remedy="give the newer one")
+            found[key] = facts
+    by_rank, left = facts_by_rank(found, spec.nodes)
+    if left:
+        remark(f"warning: {unmatched(left, ' and '.join(Path(name).name for name in given['facts']))}")
+    return by_rank
 
 
 def read_point(given: Mapping[str, Any]) -> Point | None:

@@ -23,6 +23,7 @@ COMMANDS = {
     "engines": ("engines:command", "list engines and the other plugins, or show one"),
     "models": ("models:command", "list the models that an engine knows"),
     "status": ("status:command", "say what runs in a run directory, or how it ended"),
+    "facts": ("facts:command", "say what this node has, as a plan can use it"),
     "catalogue": ("catalogue:command", "take the flags that an installed engine or router knows"),
     "patches": ("patches:command", "list, try, apply and revert source patches of an installed engine"),
     "agent": ("agent:command", "run one rank of a finished plan on this node; launchers start it"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from disagg_run.cli.asking import GroupedHelp, asking_options, read_asked
+from disagg_run.cli.asking import GroupedHelp, asking_options, read_asked, read_given_facts
 from disagg_run.cli.output import cannot_write, emit, remark, write_file
 from disagg_run.errors import PlanError, UsageError
 
@@ -64,7 +64,8 @@ def make_plan(given: Mapping[str, Any]) -> LaunchPlan:
     from disagg_run.planning.planner import plan
 
     host = build_host()
-    return plan(read_asked(given, host), host=host)
+    spec = read_asked(given, host)
+    return plan(spec, read_given_facts(given, spec), host=host)
 
 
 def render(plan: LaunchPlan, form: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from disagg_run.cli.asking import read_asked
+from disagg_run.cli.asking import read_asked, read_given_facts
 from disagg_run.cli.output import columns, emit, one_line
 from disagg_run.errors import DisaggError
 
@@ -81,7 +81,8 @@ def _shown(point: Point) -> dict[str, Any]:
 def _planned(point: Point, given: Mapping[str, Any], host: Host) -> dict[str, Any]:
     from disagg_run.planning.planner import plan
 
-    made = plan(read_asked(given, host, point=point), host=host)
+    spec = read_asked(given, host, point=point)
+    made = plan(spec, read_given_facts(given, spec), host=host)
     return {"nodes": len(made.ranks), "digest": made.digest, "warnings": len(made.warnings)}
 
 
