@@ -403,6 +403,17 @@ def test_a_plan_uses_the_facts_that_it_is_given(capsys: pytest.CaptureFixture[st
     assert (plain.env["ATOM_HOST_IP"], plain.ports["http"]) == ("10.0.0.2", 8020)
 
 
+def test_a_node_that_is_known_to_have_too_few_gpus_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "facts.json"
+    file.write_text(facts_to_json({"n0": NodeFacts(gpus=8), "n1": NodeFacts(gpus=4)}))
+    code, _, err = ran(capsys, "plan", *ASKED, "--facts", str(file))
+    assert code == 5
+    assert "decode-0 needs GPU 7 of node 'n1' (rank 1), which has 4 GPUs" in err
+    assert ran(capsys, "plan", *ASKED[:4], "--simulate", "--facts", str(file))[0] == 0
+
+
 def test_facts_of_a_node_that_the_launch_has_not_are_remarked_on(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

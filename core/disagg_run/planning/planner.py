@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from disagg_run.context import Head, ProcessContext, RankContext
+from disagg_run.context import ProcessContext, RankContext
 from disagg_run.errors import SpecError
 from disagg_run.facts import NodeFacts
 from disagg_run.host import Host, Selection, build_host
 from disagg_run.near_miss import did_you_mean
 from disagg_run.planning.assembly import ProcessDraft, RankDraft, assemble
-from disagg_run.planning.commands import (
-    Program,
-    asked_args,
-    build_command,
-    build_env,
-    program_catalogue,
-)
+from disagg_run.planning.commands import Program, asked_args, build_command, build_env, program_catalogue
 from disagg_run.planning.contexts import ROUTER, Basis, process_context, processes_by_rank
 from disagg_run.planning.document import LaunchPlan, Remark
 from disagg_run.planning.parity import Side, check_parity
@@ -27,7 +21,7 @@ from disagg_run.planning.simulated import check_targets, stand_in_exec
 from disagg_run.ports import Allocation, PortRequest, allocate
 from disagg_run.records import Listener
 from disagg_run.spec.model import ROLES, LaunchSpec
-from disagg_run.topology import place
+from disagg_run.topology import place, worker_name
 
 
 def plan(spec: LaunchSpec, facts: Mapping[int, NodeFacts] | None = None, *, host: Host | None = None) -> LaunchPlan:
@@ -59,7 +53,7 @@ class _Planning:
             model_path=model_path(spec),
             engine_version=version,
             connector=self.selection.connector.name,
-            layout=place(spec, engine, tp),
+            layout=place(spec, engine, tp, known_gpus=_known_gpus(spec, facts)),
             facts=facts,
         )
         self.programs: dict[str, Program] = {
@@ -109,11 +103,10 @@ class _Planning:
         )
 
     def _listeners(self, ranks: Sequence[RankContext]) -> dict[str, tuple[tuple[str, Listener], ...]]:
-        heads = _by_worker(ranks[0].heads)
         found: dict[str, tuple[tuple[str, Listener], ...]] = {}
         for rank in ranks:
             for process in self.processes[rank.rank]:
-                ctx = process_context(rank, process, {}, heads)
+                ctx = process_context(rank, process, {})
                 listeners = tuple((each.plugin, each.record) for each in self.selection.readiness(ctx))
                 check_listeners(listeners, process.name, needs_http=process.head)
                 found[process.name] = listeners
@@ -128,7 +121,7 @@ class _Planning:
                 if draft.rank == rank and draft.record.listeners:
                     requests.append(_request(draft.name, rank, None, draft.plugin, draft.record.listeners))
             for process in processes:
-                worker = f"{process.role}-{process.worker}" if process.role else None
+                worker = worker_name(process) if process.role else None
                 owned = listeners[process.name]
                 if owned:
                     requests.append(_request(process.name, rank, worker, owned[0][0], tuple(each for _, each in owned)))
@@ -146,7 +139,6 @@ class _Planning:
         services: Sequence[ServiceDraft],
         allocation: Allocation,
     ) -> list[RankDraft]:
-        heads = _by_worker(ranks[0].heads)
         drafts = []
         for rank in ranks:
             processes = []
@@ -155,7 +147,7 @@ class _Planning:
                     processes.append(finish_service(self.selection, rank, draft, allocation.ports.get(draft.name, {})))
             for process in self.processes[rank.rank]:
                 ports = allocation.ports.get(process.name, {})
-                ctx = process_context(rank, process, ports, heads)
+                ctx = process_context(rank, process, ports)
                 processes.append(self._process(ctx, listeners[process.name]))
             drafts.append(RankDraft(context=rank, processes=tuple(processes)))
         return drafts
@@ -164,13 +156,7 @@ class _Planning:
         router = ctx.process.kind == "router"
         answered = self.selection.router_command(ctx) if router else self.selection.server_command(ctx)
         program = self.programs["router" if router else "server"]
-        built = build_command(
-            self.selection,
-            ctx,
-            program,
-            command=answered.record,
-            asked=asked_args(ctx.spec, ctx),
-        )
+        built = build_command(self.selection, ctx, program, command=answered.record, asked=asked_args(ctx))
         records = tuple(record for _, record in listeners)
         check_told_ports(records, ctx.ports, built.flags, program.catalogue, ctx.process.name)
         for text in built.warnings:
@@ -205,8 +191,13 @@ class _Planning:
         return sorted(sides, key=lambda side: side.role != "prefill")
 
 
-def _by_worker(heads: Sequence[Head]) -> dict[tuple[str, int], Head]:
-    return {(head.role, head.worker): head for head in heads}
+def _known_gpus(spec: LaunchSpec, facts: Mapping[int, NodeFacts]) -> dict[str, int]:
+    """GPUs that nodes are known to have, by address; a simulation needs none."""
+    known = {} if spec.simulate else facts
+    nodes = range(len(spec.nodes))
+    return {
+        spec.nodes[rank].address: fact.gpus for rank, fact in known.items() if rank in nodes and fact.gpus is not None
+    }
 
 
 def _request(process: str, rank: int, worker: str | None, plugin: str, listeners: tuple[Listener, ...]) -> PortRequest:
