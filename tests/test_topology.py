@@ -95,10 +95,8 @@ def test_a_worker_over_two_nodes_has_a_head_and_a_follower() -> None:
     follower = found.processes[2].process
     assert (follower.head, follower.node_rank, follower.node_count, follower.worker) == (False, 1, 2, 0)
     assert worker_name(follower) == "decode-0"
-    assert found.processes[1].process.head
-    assert [head.name for head in found.heads()] == ["prefill-0", "decode-0", "decode-1"]
-    assert [head.rank for head in found.heads()] == [0, 1, 3]
-    assert found.heads()[1].address == "192.0.2.2"
+    assert [placed.process.head for placed in found.processes] == [True, True, False, True, False]
+    assert [node.address for node in found.nodes] == [f"192.0.2.{number}" for number in range(1, 6)]
 
 
 def test_data_and_pipeline_parallel_sizes_multiply_a_workers_gpus() -> None:

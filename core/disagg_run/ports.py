@@ -1,4 +1,4 @@
-"""One allocator for all ports of a launch: it knows every listener of every process (DESIGN section 6).
+"""One allocator for all ports of a launch: it knows every listener of every process.
 
 How ports are found, the same way for the same requests:
 

@@ -1,4 +1,4 @@
-"""Workers onto nodes and GPUs: all the arithmetic of a launch, before anything is held (DESIGN section 6).
+"""Workers onto nodes and GPUs: all the arithmetic of a launch, before anything is held.
 
 A worker of a role needs tp * pp * dp GPUs. It has nodes of its own where enough nodes are given, or none are named.
 With ``pack``, or with fewer nodes, workers share: each takes the first free GPUs of the first node that has room for
@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from disagg_run.context import Head, Process
+from disagg_run.context import Process
 from disagg_run.declarations import Engine
 from disagg_run.errors import TopologyError
-from disagg_run.spec.model import ROLES, LaunchSpec, Node, Role, as_tuple
+from disagg_run.spec.model import LaunchSpec, Node, Role, as_tuple
 from disagg_run.topology_needs import Need, asked_for, check_nodes, count, role_needs, too_few, total_gpus, worker_gpus
 
 __all__ = ["Layout", "Placed", "place", "worker_gpus", "worker_name"]
@@ -55,21 +55,6 @@ class Layout:
     router_rank: int = 0
     #: Remarks: nodes that stay idle.
     warnings: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
-
-    def heads(self) -> tuple[Head, ...]:
-        """The heads of all workers without ports: prefill first, then decode, each by worker index."""
-        heads = [
-            Head(
-                name=placed.process.name,
-                role=placed.process.role,
-                worker=placed.process.worker,
-                rank=placed.rank,
-                address=self.nodes[placed.rank].address,
-            )
-            for placed in self.processes
-            if placed.process.head and placed.process.role is not None
-        ]
-        return tuple(sorted(heads, key=lambda head: (ROLES.index(head.role), head.worker)))
 
 
 @attrs.frozen

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
 
 import attrs
 
-from disagg_run.catalogue import Catalogue, load_catalogue, pick_catalogue
+from disagg_run.catalogue import Catalogue, pick_catalogue, version_key
 from disagg_run.context import ProcessContext
 from disagg_run.declarations import Engine
 from disagg_run.flags import MergedFlag, check_flags, merge_flags, render, split_words
@@ -14,17 +15,18 @@ from disagg_run.host import Selection
 from disagg_run.planning.document import Provenance
 from disagg_run.planning.environment import MergedEnv, merge_env
 from disagg_run.records import Command, EnvSetting, Flag
-from disagg_run.sources import Source
-from disagg_run.spec.model import ArgText, LaunchSpec, ProcessSpec
+from disagg_run.spec.model import ArgText, ProcessSpec
 
 
 @attrs.frozen(kw_only=True)
 class Program:
     """A program's catalogue for a plan, and how sure it is."""
 
+    name: Literal["server", "router"]
     catalogue: Catalogue | None
     #: Whether the catalogue is of exactly the version planned for.
     exact: bool
+    #: The version planned for; "" = none is stated, and there is no catalogue.
     version: str
 
 
@@ -41,22 +43,13 @@ class BuiltCommand:
     provenance: Mapping[str, Provenance]
 
 
-def program_catalogue(engine: Engine, program: str, version: str) -> Program:
-    """The catalogue to check a program's flags against; for a router without a stated version, the newest one."""
-    refs = [ref for ref in engine.catalogues if ref.program == program]
-    if not refs:
-        return Program(catalogue=None, exact=False, version=version)
+def program_catalogue(engine: Engine, name: Literal["server", "router"], version: str) -> Program:
+    """The catalogue to check a program's flags against; for a program without a stated version, the newest one."""
     if not version:
-        newest = max(refs, key=lambda ref: _release(ref.version))
-        return Program(catalogue=load_catalogue(newest), exact=True, version=newest.version)
-    picked = pick_catalogue(refs, program, version)
-    if picked is None:
-        return Program(catalogue=None, exact=False, version=version)
-    return Program(catalogue=picked[0], exact=picked[1], version=version)
-
-
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("+")[0].split(".") if part.isdigit())
+        known = (ref.version for ref in engine.catalogues if ref.program == name)
+        version = max(known, key=version_key, default="")
+    catalogue, exact = pick_catalogue(engine.catalogues, name, version) or (None, False)
+    return Program(name=name, catalogue=catalogue, exact=exact, version=version)
 
 
 def build_command(
@@ -73,15 +66,14 @@ def build_command(
         flags += split_words(text.words, program.catalogue, text.source)
     merged = merge_flags(flags, program.catalogue, where=name)
     warnings = tuple(dict.fromkeys(flag.remark for flag in flags if flag.remark))
-    if program.catalogue is not None:
-        warnings += check_flags(
-            merged,
-            program.catalogue,
-            exact=program.exact,
-            gone=tuple(gone for gone in ctx.engine.gone_flags if gone.program == program.catalogue.program),
-            version=program.version,
-            where=ctx.process.role or name,
-        )
+    warnings += check_flags(
+        merged,
+        program.catalogue,
+        exact=program.exact,
+        gone=[gone for gone in ctx.engine.gone_flags if gone.program == program.name],
+        version=program.version,
+        where=ctx.process.role or name,
+    )
     return BuiltCommand(
         program=command.program,
         flags=merged,
@@ -108,9 +100,9 @@ def _escaped(part: str) -> str:
     return part.replace("~", "~0").replace("/", "~1")
 
 
-def asked_args(spec: LaunchSpec, ctx: ProcessContext) -> tuple[ArgText, ...]:
+def asked_args(ctx: ProcessContext) -> tuple[ArgText, ...]:
     """The user's own words for a process: for all servers, its role, then the process by name (the narrower last)."""
-    process = ctx.process
+    spec, process = ctx.spec, ctx.process
     own = spec.processes.get(process.name, ProcessSpec()).args
     if process.kind == "router":
         return (*spec.router.args, *own)
@@ -119,30 +111,24 @@ def asked_args(spec: LaunchSpec, ctx: ProcessContext) -> tuple[ArgText, ...]:
     return (*spec.args, *ctx.role_spec.args, *own)
 
 
-def build_env(selection: Selection, ctx: ProcessContext, *, further: Iterable[EnvSetting] = ()) -> MergedEnv:
-    """Merge plugins' variables with the user's for one process; ``further`` are settings that came with the process."""
+def build_env(selection: Selection, ctx: ProcessContext) -> MergedEnv:
+    """Merge plugins' variables for a server or the router with the user's, and the secrets that it is given by name."""
     settings = [contribution.record for contribution in selection.env(ctx)]
-    settings += further
-    settings += asked_env(ctx.spec, ctx)
+    settings += asked_env(ctx)
+    settings += [EnvSetting(name, op="secret", source=ctx.spec.source("secrets")) for name in ctx.spec.secrets]
     return merge_env(settings, where=ctx.process.name)
 
 
-def asked_env(spec: LaunchSpec, ctx: ProcessContext) -> list[EnvSetting]:
-    """The user's own variables for a process, the narrower target last, and the secrets that it is given by name."""
-    process = ctx.process
-    settings: list[EnvSetting] = []
-
-    def add(values: Mapping[str, str], path: str) -> None:
-        settings.extend(EnvSetting(name, value, source=spec.source(f"{path}.{name}")) for name, value in values.items())
-
+def asked_env(ctx: ProcessContext) -> Iterator[EnvSetting]:
+    """The user's own variables for a process, the narrower target last."""
+    spec, process = ctx.spec, ctx.process
+    targets: list[tuple[str, Mapping[str, str]]] = []
     if process.role is not None:
-        add(spec.env, "env")
-        add(spec.role(process.role).env, f"{process.role}.env")
+        targets = [("env", spec.env), (f"{process.role}.env", ctx.role_spec.env)]
     elif process.kind == "router":
-        add(spec.router.env, "router.env")
-    own = spec.processes.get(process.name)
-    if own is not None:
-        add(own.env, f"processes.{process.name}.env")
-    secret_source: Source = spec.source("secrets")
-    settings.extend(EnvSetting(name, op="secret", source=secret_source) for name in spec.secrets)
-    return settings
+        targets = [("router.env", spec.router.env)]
+    if process.name in spec.processes:
+        targets.append((f"processes.{process.name}.env", spec.processes[process.name].env))
+    for path, values in targets:
+        for name, value in values.items():
+            yield EnvSetting(name, value, source=spec.source(f"{path}.{name}"))

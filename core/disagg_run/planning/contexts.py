@@ -83,10 +83,9 @@ def processes_by_rank(layout: Layout, *, router: bool) -> tuple[tuple[Process, .
     return tuple(tuple(rank) for rank in ranks)
 
 
-def process_context(
-    rank: RankContext, process: Process, ports: Mapping[str, int], heads: Mapping[tuple[str, int], Head]
-) -> ProcessContext:
-    """The context of one process of a rank; ``heads`` by role and worker index."""
-    head = heads.get((process.role, process.worker)) if process.role else None
+def process_context(rank: RankContext, process: Process, ports: Mapping[str, int]) -> ProcessContext:
+    """The context of one process of a rank."""
+    # The heads of a role stand by worker index.
+    head = rank.heads_of(process.role)[process.worker] if process.role else None
     fields = {field.name: getattr(rank, field.name) for field in attrs.fields(RankContext)}
     return ProcessContext(**fields, process=process, ports=ports, head=head)

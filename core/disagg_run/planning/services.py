@@ -7,15 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from disagg_run.context import Process, ProcessContext, RankContext
+from disagg_run.context import Process, RankContext
 from disagg_run.errors import PluginError
 from disagg_run.flags import merge_flags, render, split_words
 from disagg_run.host import Selection
 from disagg_run.planning.assembly import ProcessDraft
-from disagg_run.planning.commands import asked_args, flag_provenance
+from disagg_run.planning.commands import asked_args, asked_env, flag_provenance
+from disagg_run.planning.contexts import process_context
 from disagg_run.planning.environment import merge_env
 from disagg_run.planning.simulated import stand_in_exec
-from disagg_run.records import EnvSetting, Flag, ServiceProcess
+from disagg_run.records import ServiceProcess
 
 _PORT = re.compile(r"\{port:([a-z0-9_-]+)\}")
 
@@ -56,24 +57,18 @@ def finish_service(
     """The service's process with its ports filled into its command."""
     record = draft.record
     process = Process(name=draft.name, kind=record.kind)
-    fields = {field.name: getattr(rank, field.name) for field in attrs.fields(RankContext)}
-    ctx = ProcessContext(**fields, process=process, ports=ports)
-    flags = [_filled_flag(flag, ports, draft) for flag in record.command.flags]
-    for text in asked_args(rank.spec, ctx):
+    ctx = process_context(rank, process, ports)
+    flags = [attrs.evolve(flag, values=_filled(flag.values, ports, draft)) for flag in record.command.flags]
+    for text in asked_args(ctx):
         flags += split_words(text.words, None, text.source)
     merged = merge_flags(flags, None, where=draft.name)
-    program = tuple(_filled(word, ports, draft) for word in record.command.program)
-    own = rank.spec.processes.get(draft.name)
-    asked = [
-        EnvSetting(name, value, source=rank.spec.source(f"processes.{draft.name}.env.{name}"))
-        for name, value in (own.env if own else {}).items()
-    ]
+    program = _filled(record.command.program, ports, draft)
     argv = (*program, *render(merged))
     return ProcessDraft(
         process=process,
         argv=argv,
         exec=stand_in_exec(selection, ctx, argv, program),
-        env=merge_env([*record.env, *asked], where=draft.name),
+        env=merge_env([*record.env, *asked_env(ctx)], where=draft.name),
         ports=ports,
         listeners=record.listeners,
         flags=merged,
@@ -83,15 +78,9 @@ def finish_service(
     )
 
 
-def _filled_flag(flag: Flag, ports: Mapping[str, int], draft: ServiceDraft) -> Flag:
-    return attrs.evolve(flag, values=_fill_all(flag.values, ports, draft))
+def _filled(words: Iterable[str], ports: Mapping[str, int], draft: ServiceDraft) -> tuple[str, ...]:
+    """The words with each ``{port:NAME}`` replaced by the listener's port."""
 
-
-def _fill_all(words: Iterable[str], ports: Mapping[str, int], draft: ServiceDraft) -> tuple[str, ...]:
-    return tuple(_filled(word, ports, draft) for word in words)
-
-
-def _filled(word: str, ports: Mapping[str, int], draft: ServiceDraft) -> str:
     def port(match: re.Match[str]) -> str:
         if match[1] not in ports:
             raise PluginError(
@@ -101,4 +90,4 @@ def _filled(word: str, ports: Mapping[str, int], draft: ServiceDraft) -> str:
             )
         return str(ports[match[1]])
 
-    return _PORT.sub(port, word)
+    return tuple(_PORT.sub(port, word) for word in words)
