@@ -25,8 +25,6 @@ Starter = Callable[..., Launched]
 ESSENTIAL = [
     Cell("prefill", "starting", "exit 0"),
     Cell("decode", "serving", "SIGKILL"),
-    Cell("router", "serving", "exit 1"),
-    Cell("service", "starting", "port taken"),
     Cell("decode", "starting", "never ready"),
     Cell("prefill", "serving", "wedged"),
     Cell("agent of rank 0", "serving", "SIGKILL"),
