@@ -12,13 +12,18 @@ from disagg_vllm import models, rdma
 from disagg_vllm.devices import device, is_amd
 from disagg_vllm.listeners import shares_node
 
-#: In every public recipe: no byte code beside sources that a read-only image may hold, no development endpoints.
+#: In every public recipe: no development endpoints.
 ALWAYS = {
     "PROXY_STREAM_IDLE_TIMEOUT": "300",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONPYCACHEPREFIX": "/tmp/pycache",
     "VLLM_SERVER_DEV_MODE": "0",
     "VLLM_USE_V1": "1",
+}
+
+#: In every public recipe too, for images that cannot be written to. Not without GPUs: byte code is neither found nor
+#: kept then, and each of the three processes that a server starts compiles all of torch, transformers and vLLM anew.
+IMAGE = {
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONPYCACHEPREFIX": "/tmp/pycache",
 }
 
 #: The same for AMD GPUs.
@@ -33,7 +38,8 @@ def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
     """The variables of a server."""
     if ctx.process.kind != "server":
         return
-    for name, value in (ALWAYS | ROCM if is_amd(ctx) else ALWAYS).items():
+    gpus = {} if device(ctx) == "cpu" else IMAGE | ROCM if is_amd(ctx) else IMAGE
+    for name, value in (ALWAYS | gpus).items():
         yield EnvSetting(name, value)
     yield from _from_table(ctx)
     yield from _networks(ctx)
