@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from disagg_run.running.preflight import held_port
 from disagg_run.running.probes import until_listening, until_ready
 from disagg_run.running.serving import probes_to_repeat
 from disagg_run.running.supervisor import Running
+from disagg_run.running.tails import last_lines
 
 if TYPE_CHECKING:
     from disagg_run.running.agent import Agent
@@ -140,8 +143,15 @@ class BringUp:
         if agent.board.reached(running.name, "ready"):
             self._blame_exit(running, "while it was needed")
             return
-        taken = held_port(running.plan, agent.share.rank.node.address, [stat.pid for stat in running.family()])
+        taken = self._taken_port(running)
         self._blame_exit(running, f"before it was ready{f': {taken}' if taken else ''}")
+
+    def _taken_port(self, running: Running) -> str:
+        """Who holds a port of a process that could not start, where that may be why; "" where nobody does."""
+        family = [stat.pid for stat in running.family()]
+        # A server that binds all addresses fails on a listener of any; that one counts only where the log says so.
+        said = os.strerror(errno.EADDRINUSE).lower() in "\n".join(last_lines(running.log)).lower()
+        return held_port(running.plan, self._agent.share.rank.node.address, family, on_any_address=said)
 
     def _blame_exit(self, running: Running, when: str) -> None:
         exit_ = running.exit

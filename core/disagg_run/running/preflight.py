@@ -46,12 +46,17 @@ def check_ports(process: PlannedProcess, address: str) -> None:
         raise PreflightError(held, remedy="end that process, or plan another port")
 
 
-def held_port(process: PlannedProcess, address: str, family: Iterable[int] = ()) -> str:
-    """Which port of ``process`` somebody else listens on, and who; "" where none. ``family``: pids that may."""
+def held_port(
+    process: PlannedProcess, address: str, family: Iterable[int] = (), *, on_any_address: bool = False
+) -> str:
+    """Which port of ``process`` somebody else listens on, and who; "" where none.
+
+    ``family``: pids that may. ``on_any_address``: a listener on another address of this machine counts too.
+    """
     own = sockets.numeric(address)
     # Ranks that share a machine have loopback addresses of their own; elsewhere servers bind all addresses.
-    shared = sockets.is_loopback(address)
-    found = [each for each in sockets.listening(planned_ports(process)) if not shared or each.takes(own)]
+    narrow = sockets.is_loopback(address) and not on_any_address
+    found = [each for each in sockets.listening(planned_ports(process)) if not narrow or each.takes(own)]
     for other in sockets.foreign(found, family):
         name = next(
             name
