@@ -556,7 +556,7 @@ def test_scripts_of_many_ranks_take_linear_time(tmp_path: Path) -> None:
     router = process(
         "router", kind="router", after=[After(process=f"decode-{rank}", until="listening") for rank in range(300)]
     )
-    began = time.perf_counter()
+    began = time.process_time()
     assert len(write_scripts(launch([*ranks[0], router], *ranks[1:]), tmp_path)) == 300
     render_table(launch(*ranks))
-    assert time.perf_counter() - began < 3
+    assert time.process_time() - began < 3

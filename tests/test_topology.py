@@ -39,7 +39,7 @@ def layout(
     engine: Engine = ENGINE,
     prefill_nodes: int | None = None,
     decode_nodes: int | None = None,
-    known_gpus: dict[str, int] | None = None,
+    known_gpus: dict[int, int] | None = None,
     **spec: Any,
 ) -> Layout:
     """Place (workers, tp) of each role."""
@@ -201,10 +201,10 @@ def test_unbound_addresses_go_on_in_the_next_reserved_range() -> None:
 def test_a_thousand_nodes_are_placed_in_a_moment() -> None:
     variants: list[dict[str, Any]] = [{}, {"pack": True}, {"nodes": nodes(1024)}]
     for spec in variants:
-        began = time.perf_counter()
+        began = time.process_time()
         layout((4096, 1), (4096, 1), **{"nodes": nodes(1024), **spec})
         layout((512, 8), (512, 8), **spec)
-        assert time.perf_counter() - began < 1.0
+        assert time.process_time() - began < 1.0
 
 
 # --- refused -----------------------------------------------------------------------------------------------------
@@ -236,10 +236,10 @@ def test_B60_sizes_that_do_not_fill_the_nodes_are_refused_per_role() -> None:
 
 
 def test_B60_gpus_per_node_beyond_what_a_node_is_known_to_have_is_refused() -> None:
-    text = refused(TopologyError, nodes=nodes(2), known_gpus={"10.0.0.1": 4})
+    text = refused(TopologyError, nodes=nodes(2), known_gpus={1: 4})
     assert "decode-0 needs GPU 7 of node 'n1' (rank 1), which has 4 GPUs" in text
     assert "set GPUs per node to 4" in text
-    assert layout((1, 4), (1, 4), nodes=nodes(2), known_gpus={"10.0.0.0": 4, "10.0.0.1": 4}).bound
+    assert layout((1, 4), (1, 4), nodes=nodes(2), known_gpus={0: 4, 1: 4}).bound
 
 
 def test_a_tp_that_does_not_divide_is_refused_with_the_sizes_that_do() -> None:
@@ -300,10 +300,10 @@ def test_senseless_node_sizes_and_node_lists_are_refused() -> None:
 
 @pytest.mark.parametrize("pack", [False, True])
 def test_more_workers_than_there_are_addresses_is_refused_at_once(pack: bool) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     assert str(MAX_UNNAMED_NODES) in refused(TopologyError, prefill=(10**12, 1), pack=pack)
     assert "1000000000000" in refused(TopologyError, prefill=(10**12, 1), nodes=nodes(2), pack=pack)
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began < 1.0
 
 
 def test_an_engine_of_one_role_gets_that_role_alone() -> None:

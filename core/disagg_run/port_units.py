@@ -9,6 +9,7 @@ import attrs
 
 from disagg_run.errors import PortError
 from disagg_run.records import Listener
+from disagg_run.sources import CORE_DEFAULT
 from disagg_run.spec.model import as_tuple
 
 LAST_PORT = 65535
@@ -25,8 +26,6 @@ class PortRequest:
     #: Name shared by the processes of one worker (head and followers); None for others.
     worker: str | None = None
     listeners: tuple[Listener, ...] = attrs.field(converter=as_tuple)
-    #: Plugin that asked, for messages; a listener's own source says more.
-    plugin: str = ""
 
 
 @attrs.frozen
@@ -89,13 +88,13 @@ def _by_name(request: PortRequest) -> dict[str, Listener]:
         if listener.name in named:
             raise PortError(
                 f"{request.process} has two listeners called {listener.name!r}"
-                f" (from {asked_by(request, named[listener.name])} and {asked_by(request, listener)})",
+                f" (from {asked_by(named[listener.name])} and {asked_by(listener)})",
                 remedy="give each listener of a process a name of its own",
             )
         if listener.count < 0:
             raise PortError(
                 f"listener {listener.name!r} of {request.process} has count {listener.count}"
-                f" (from {asked_by(request, listener)})",
+                f" (from {asked_by(listener)})",
                 remedy="a count is 0 or more",
             )
         named[listener.name] = listener
@@ -140,7 +139,7 @@ def _root(
             problem = "which it does not have" if base is None else "which is derived from it"
             raise PortError(
                 f"listener {at.name!r} of {request.process} is derived from {at.relative_to!r}, {problem}"
-                f" (from {asked_by(request, at)})",
+                f" (from {asked_by(at)})",
                 remedy=f"its listeners are {', '.join(own)}",
             )
         at = base
@@ -148,7 +147,7 @@ def _root(
     if not 1 <= at.default_port <= LAST_PORT:
         raise PortError(
             f"port {at.default_port} of listener {at.name!r} of {request.process} is not within 1 to {LAST_PORT}"
-            f" (from {asked_by(request, at)})",
+            f" (from {asked_by(at)})",
             remedy="give it another port" if at.pinned else "the plugin must name a default port",
         )
     return at, offset
@@ -176,7 +175,7 @@ def check_apart(unit: Unit) -> None:
                 raise PortError(
                     f"{before} (ports {port_run(*before.at(unit.default))}) and {after} (ports"
                     f" {port_run(*after.at(unit.default))}) overlap on rank {rank} wherever they are put"
-                    f" (from {asked_by(before.request, before.listener)})",
+                    f" (from {asked_by(before.listener)})",
                     remedy="their distance or count is wrong in the plugin, or a size asked for is too large for it",
                 )
 
@@ -186,6 +185,6 @@ def port_run(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def asked_by(request: PortRequest, listener: Listener) -> str:
-    """Who asked for a listener, for messages."""
-    return str(listener.source) if listener.source is not None else f"plugin {request.plugin or 'unknown'}"
+def asked_by(listener: Listener) -> str:
+    """Who asked for a listener, for messages; the host has written it on every listener of a plugin."""
+    return str(listener.source or CORE_DEFAULT)

@@ -152,7 +152,7 @@ def _take_pinned(unit: Unit, pinned: Member, nodes: Mapping[int, _NodePorts]) ->
 
 def _pinned_clash(pinned: Member, port: int, member: Member, taken: _Taken | None) -> PortError:
     ports, rank = port_run(*member.at(port)), member.request.rank
-    why = f"{pinned} is fixed at {port} ({asked_by(pinned.request, pinned.listener)})"
+    why = f"{pinned} is fixed at {port} ({asked_by(pinned.listener)})"
     if taken is None:
         return PortError(
             f"{member} would need port {ports}, which is not within 1 to {LAST_PORT}: {why}", remedy="fix another port"

@@ -73,12 +73,12 @@ def worker_name(process: Process) -> str:
 
 
 def place(
-    spec: LaunchSpec, engine: Engine, tp: Mapping[Role, int], *, known_gpus: Mapping[str, int] | None = None
+    spec: LaunchSpec, engine: Engine, tp: Mapping[Role, int], *, known_gpus: Mapping[int, int] | None = None
 ) -> Layout:
     """Put each worker on its nodes and GPUs.
 
     ``tp`` is the resolved tensor-parallel size of each role of the engine; ``known_gpus`` the GPUs that nodes are known
-    to have, by address. Without nodes the layout is unbound: ``node0``, ``node1``, … at the documentation addresses
+    to have, by rank. Without nodes the layout is unbound: ``node0``, ``node1``, … at the documentation addresses
     192.0.2.1-254, then 198.51.100.1-254, 203.0.113.1-254, then the benchmarking range 198.18.0.1-198.19.255.254; in a
     simulation it is bound to 127.0.0.1, 127.0.0.2, ….
 
@@ -230,10 +230,9 @@ def _unnamed_nodes(wanted: int, *, simulate: bool) -> Iterator[Node]:
             index += 1
 
 
-def _check_known_gpus(processes: Iterable[Placed], nodes: tuple[Node, ...], known: Mapping[str, int]) -> None:
+def _check_known_gpus(processes: Iterable[Placed], nodes: tuple[Node, ...], known: Mapping[int, int]) -> None:
     for placed in processes:
-        node = nodes[placed.rank]
-        has = known.get(node.address)
+        node, has = nodes[placed.rank], known.get(placed.rank)
         wanted = max(placed.process.gpus, default=-1) + 1
         if has is not None and wanted > has:
             raise TopologyError(

@@ -14,7 +14,7 @@ from disagg_run.planning.commands import Program, asked_args, build_command, bui
 from disagg_run.planning.contexts import ROUTER, Basis, process_context, processes_by_rank
 from disagg_run.planning.document import LaunchPlan, Remark
 from disagg_run.planning.parity import Side, check_parity
-from disagg_run.planning.readiness import check_listeners, check_told_ports
+from disagg_run.planning.readiness import check_http, check_told_ports
 from disagg_run.planning.resolve import engine_version, model_path, model_row, with_tensor_parallel
 from disagg_run.planning.services import ServiceDraft, collect_services, finish_service
 from disagg_run.planning.simulated import check_targets, stand_in_exec
@@ -102,29 +102,27 @@ class _Planning:
             waived=waived,
         )
 
-    def _listeners(self, ranks: Sequence[RankContext]) -> dict[str, tuple[tuple[str, Listener], ...]]:
-        found: dict[str, tuple[tuple[str, Listener], ...]] = {}
+    def _listeners(self, ranks: Sequence[RankContext]) -> dict[str, tuple[Listener, ...]]:
+        found: dict[str, tuple[Listener, ...]] = {}
         for rank in ranks:
             for process in self.processes[rank.rank]:
                 ctx = process_context(rank, process, {})
-                listeners = tuple((each.plugin, each.record) for each in self.selection.readiness(ctx))
-                check_listeners(listeners, process.name, needs_http=process.head)
+                listeners = tuple(each.record for each in self.selection.readiness(ctx))
+                if process.head:
+                    check_http(listeners, process.name)
                 found[process.name] = listeners
         return found
 
-    def _allocate(
-        self, listeners: Mapping[str, tuple[tuple[str, Listener], ...]], services: Sequence[ServiceDraft]
-    ) -> Allocation:
+    def _allocate(self, listeners: Mapping[str, tuple[Listener, ...]], services: Sequence[ServiceDraft]) -> Allocation:
         requests = []
         for rank, processes in enumerate(self.processes):
             for draft in services:
-                if draft.rank == rank and draft.record.listeners:
-                    requests.append(_request(draft.name, rank, None, draft.plugin, draft.record.listeners))
+                if draft.rank == rank:
+                    requests.append(PortRequest(process=draft.name, rank=rank, listeners=draft.record.listeners))
             for process in processes:
                 worker = worker_name(process) if process.role else None
                 owned = listeners[process.name]
-                if owned:
-                    requests.append(_request(process.name, rank, worker, owned[0][0], tuple(each for _, each in owned)))
+                requests.append(PortRequest(process=process.name, rank=rank, worker=worker, listeners=owned))
         facts = self.basis.facts
         return allocate(
             requests,
@@ -135,7 +133,7 @@ class _Planning:
     def _rank_drafts(
         self,
         ranks: Sequence[RankContext],
-        listeners: Mapping[str, tuple[tuple[str, Listener], ...]],
+        listeners: Mapping[str, tuple[Listener, ...]],
         services: Sequence[ServiceDraft],
         allocation: Allocation,
     ) -> list[RankDraft]:
@@ -152,13 +150,12 @@ class _Planning:
             drafts.append(RankDraft(context=rank, processes=tuple(processes)))
         return drafts
 
-    def _process(self, ctx: ProcessContext, listeners: tuple[tuple[str, Listener], ...]) -> ProcessDraft:
+    def _process(self, ctx: ProcessContext, listeners: tuple[Listener, ...]) -> ProcessDraft:
         router = ctx.process.kind == "router"
         answered = self.selection.router_command(ctx) if router else self.selection.server_command(ctx)
         program = self.programs["router" if router else "server"]
         built = build_command(self.selection, ctx, program, command=answered.record, asked=asked_args(ctx))
-        records = tuple(record for _, record in listeners)
-        check_told_ports(records, ctx.ports, built.flags, program.catalogue, ctx.process.name)
+        check_told_ports(listeners, ctx.ports, built.flags, program.catalogue, ctx.process.name)
         for text in built.warnings:
             self.warnings.setdefault(text, Remark(message=text))
         image = built.image or (ctx.spec.router.image if router else None)
@@ -168,7 +165,7 @@ class _Planning:
             exec=stand_in_exec(self.selection, ctx, built.argv, built.program),
             env=build_env(self.selection, ctx),
             ports=ctx.ports,
-            listeners=records,
+            listeners=listeners,
             flags=built.flags,
             provenance=built.provenance,
             image=image,
@@ -191,14 +188,6 @@ class _Planning:
         return sorted(sides, key=lambda side: side.role != "prefill")
 
 
-def _known_gpus(spec: LaunchSpec, facts: Mapping[int, NodeFacts]) -> dict[str, int]:
-    """GPUs that nodes are known to have, by address; a simulation needs none."""
-    known = {} if spec.simulate else facts
-    nodes = range(len(spec.nodes))
-    return {
-        spec.nodes[rank].address: fact.gpus for rank, fact in known.items() if rank in nodes and fact.gpus is not None
-    }
-
-
-def _request(process: str, rank: int, worker: str | None, plugin: str, listeners: tuple[Listener, ...]) -> PortRequest:
-    return PortRequest(process=process, rank=rank, worker=worker, listeners=listeners, plugin=plugin)
+def _known_gpus(spec: LaunchSpec, facts: Mapping[int, NodeFacts]) -> dict[int, int]:
+    """GPUs that nodes are known to have, by rank; a simulation needs none."""
+    return {} if spec.simulate else {rank: fact.gpus for rank, fact in facts.items() if fact.gpus is not None}

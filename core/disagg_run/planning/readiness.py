@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from disagg_run.catalogue import Catalogue
 from disagg_run.errors import PlanError, PluginError, PortError
@@ -55,18 +55,9 @@ def _place_of(name: str, heads: Mapping[str, str]) -> str:
     return heads[name]
 
 
-def check_listeners(listeners: Sequence[tuple[str, Listener]], process: str, *, needs_http: bool) -> None:
-    """Refuse listeners of one process that two plugins name alike, and a head without one called ``http``."""
-    owners: dict[str, str] = {}
-    for plugin, listener in listeners:
-        other = owners.setdefault(listener.name, plugin)
-        if other != plugin or sum(1 for _, each in listeners if each.name == listener.name) > 1:
-            raise PluginError(
-                f"plugins {other!r} and {plugin!r} both name a listener {listener.name!r} of {process} in"
-                " disagg_readiness",
-                remedy="a process's listeners need different names",
-            )
-    if needs_http and "http" not in owners:
+def check_http(listeners: Iterable[Listener], process: str) -> None:
+    """Refuse a head or a router without a listener called ``http``."""
+    if all(listener.name != "http" for listener in listeners):
         raise PluginError(
             f"no plugin names the listener 'http' of {process} in disagg_readiness",
             remedy="the engine plugin must say where a worker's head and the router serve HTTP",
