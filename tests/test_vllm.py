@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from disagg_run import (
     ArgText,
@@ -163,6 +164,20 @@ def test_the_backend_of_experts_is_spelt_as_the_release_does(version: str, name:
     asked = planned(engine_version=version, settings={"all2all_backend": "naive"})
     assert value(asked.process("prefill-0"), "--all2all-backend") == "naive"
     assert "--all2all-backend" not in planned("MiniMax-M2.5", engine_version="0.14.1").process("decode-0").argv
+
+
+@pytest.mark.parametrize("connector", ["vllm-moriio", "vllm-nixl"])
+@pytest.mark.parametrize(
+    "version", ["0.14.1", "0.16.0", "0.19.1", "0.20.2", "0.22.1", "0.23.0", "0.26.0", "0.28.0", "0.30.0", "0.32.0"]
+)
+def test_nothing_is_unknown_to_the_parser_of_a_release_or_the_nearest_one(version: str, connector: str) -> None:
+    found = 0
+    for row in models.read_models():
+        if SpecifierSet(row.versions).contains(version):
+            launch = planned(row.name, engine_version=version, connector=connector)
+            assert [text for text in warnings(launch) if "registers with the router" not in text] == []
+            found += 1
+    assert found >= 3
 
 
 def test_a_release_without_the_model_is_refused() -> None:

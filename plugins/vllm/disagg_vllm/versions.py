@@ -9,7 +9,7 @@ from packaging.version import Version
 from disagg_run.context import RankContext
 from disagg_run.declarations import CatalogueRef, GoneFlag
 
-#: Version whose parser the catalogue was taken from; planned for where nothing tells another.
+#: Version of the newest catalogue; planned for where nothing tells another.
 KNOWN = "0.32.0"
 
 #: MoRI-IO came with 0.14.
@@ -24,8 +24,11 @@ REGISTRATION = "0.20.0"
 
 _CATALOGUES = Path(__file__).parent / "catalogues"
 
+#: The last release that reads MoRI-IO's settings from variables, the first that does not, one between, and the newest.
+_SERVERS = ("0.22.1", "0.23.0", "0.28.0", KNOWN)
+
 CATALOGUES = (
-    CatalogueRef(program="server", version=KNOWN, file=_CATALOGUES / "vllm-serve-0.32.0.json"),
+    *(CatalogueRef(program="server", version=each, file=_CATALOGUES / f"vllm-serve-{each}.json") for each in _SERVERS),
     CatalogueRef(program="router", version=ROUTER, file=_CATALOGUES / "vllm-router-0.1.17.json"),
 )
 
