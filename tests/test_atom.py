@@ -480,6 +480,13 @@ def test_the_model_id_is_the_served_name_or_the_model_as_typed() -> None:
         assert launch.process(name).ready[0].identity["served_model"] == "dsv4"
 
 
+def test_the_job_scripts_router_policies_count_unless_they_are_what_it_always_exports() -> None:
+    argv = contract(PREFILL_ROUTER_POLICY="random", DECODE_ROUTER_POLICY="random").process("router").argv
+    assert not {"--prefill-policy", "--decode-policy"} & {*argv}
+    router = contract(PREFILL_ROUTER_POLICY="cache_aware").process("router")
+    assert value(router, "--prefill-policy") == "cache_aware"
+
+
 def test_router_policies_for_a_role_stand_only_where_they_differ() -> None:
     argv = contract(PREFILL_ROUTER_POLICY="random", DECODE_ROUTER_POLICY="random").process("router").argv
     assert "--prefill-policy" not in argv

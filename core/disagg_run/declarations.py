@@ -120,6 +120,9 @@ class Engine:
     settings: tuple[Setting, ...] = attrs.field(default=(), converter=as_tuple)
     #: Exact texts of contract variables of the core (``ROUTER_PORT``) that count as not set for this engine.
     contract_unset: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, converter=frozen_map)
+    #: Contract variables that job scripts export whatever the engine, and that this one has no use for: name -> why.
+    #: Others that are set, and that only plugins of other engines read, are remarked on.
+    contract_unread: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map)
     #: Connectors by the name that the contract's ``KV_P2P_TRANSFER`` has for them.
     kv_transfers: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map)
     #: What prefill and decode must share.

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from disagg_run.declarations import Engine, Setting
+from disagg_run.declarations import Engine, Extension, Setting
 from disagg_run.errors import SpecError
 from disagg_run.sources import Layer, Source
 from disagg_run.spec.layers import AnyAssignment, Assignment, Place, SettingAssignment, assign, env_at
 from disagg_run.spec.option import VARIABLE_PREFIX, Option
 from disagg_run.spec.options import OPTIONS, by_variable
+
+if TYPE_CHECKING:
+    from disagg_run.host import Host
 
 #: Texts of a contract variable that count as not set: job scripts export these whatever the user wants.
 UNSET = ("", "none", "false")
@@ -99,6 +103,24 @@ def contract_settings(
                 continue
             path = ("settings",) if role is None else (role, "settings")
             yield SettingAssignment(path=path, name=setting.name, text=text, place=place(name))
+
+
+def contract_unread(environ: Mapping[str, str], host: Host, engine: Engine) -> Iterator[tuple[str, Source]]:
+    """A remark for each variable that is set, that plugins of other engines read, and none of this one's."""
+    fitting = [each for each in host.extensions().values() if each.engines == "all" or engine.name in each.engines]
+    own: tuple[Engine | Extension, ...] = (engine, *fitting)
+    everyone: tuple[Engine | Extension, ...] = (*host.engines().values(), *host.extensions().values())
+    read = {name for record in own for setting in record.settings for name in setting.env}
+    read |= {name for option in OPTIONS for name in option.contract}
+    unset: dict[str, set[str]] = {}
+    for setting in (setting for record in everyone for setting in record.settings):
+        for name in setting.env:
+            unset.setdefault(name, set()).update(setting.unset_values)
+    for name in sorted(unset.keys() - read - engine.contract_unread.keys()):
+        text = environ.get(name, "")
+        if text not in UNSET and text not in unset[name]:
+            place = contract_place(name)
+            yield f"{place.text} says {text!r}, but nothing of {engine.name} reads it", place.source
 
 
 def variables(environ: Mapping[str, str]) -> Iterator[AnyAssignment]:

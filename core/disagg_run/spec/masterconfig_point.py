@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import attrs
 
 from disagg_run.declarations import Engine, Setting
+from disagg_run.spec.contract_unread import why_unread
 from disagg_run.spec.environment import KV_TRANSFER, contract, contract_connector, contract_settings
 from disagg_run.spec.layers import AnyAssignment, Assignment, Place, SettingAssignment, assign
 from disagg_run.spec.model import ROLES, Role, as_tuple, frozen_map
@@ -117,6 +118,8 @@ class Point:
         core = {name for option in OPTIONS for name in option.contract} | {KV_TRANSFER}
         plugins = {name for setting in settings.values() for name in setting.env}
         for name, (_, place) in self.variables.items():
+            if name not in core | plugins and why_unread(name):
+                raise place.error("disagg-run does not read this variable", remedy=f"it is {why_unread(name)}")
             if name not in core | plugins:
                 near = difflib.get_close_matches(name, sorted({*core, *plugins, *_NODES}), n=1)
                 raise place.error(

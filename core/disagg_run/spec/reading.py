@@ -13,7 +13,14 @@ from disagg_run.declarations import Setting
 from disagg_run.errors import SpecError
 from disagg_run.sources import Layer, Source
 from disagg_run.spec.assembly import Fold
-from disagg_run.spec.environment import RECIPE, contract, contract_connector, contract_settings, variables
+from disagg_run.spec.environment import (
+    RECIPE,
+    contract,
+    contract_connector,
+    contract_settings,
+    contract_unread,
+    variables,
+)
 from disagg_run.spec.layers import AnyAssignment, Assignment, Place, SettingAssignment, assign
 from disagg_run.spec.model import LaunchSpec
 from disagg_run.spec.option import Option
@@ -65,7 +72,8 @@ def read_spec(
         raise SpecError(
             "no model is given", remedy=_how("model", f"`disagg-run models --engine {record.name}` lists them")
         )
-    return fold.spec()
+    spec = fold.spec()
+    return attrs.evolve(spec, notices=(*spec.notices, *contract_unread(environ, host, record)))
 
 
 def _how(key: str, which: str) -> str:

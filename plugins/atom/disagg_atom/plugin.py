@@ -35,6 +35,7 @@ def disagg_plugin() -> Engine:
         multi_node_workers=False,
         settings=settings.SERVER,
         contract_unset=settings.CONTRACT_UNSET,
+        contract_unread=settings.CONTRACT_UNREAD,
         kv_transfers={"mooncake": "atom-mooncake"},
         parity=PARITY,
         catalogues=versions.CATALOGUES,

@@ -43,10 +43,13 @@ def _policies(ctx: ProcessContext) -> Iterator[Flag]:
     policy = router.policy or POLICY
     yield flag("--policy", policy, source=spec.source("router.policy") if router.policy else None)
     # The general policy holds for a role where none is named for it.
-    if router.prefill_policy not in (None, policy):
-        yield flag("--prefill-policy", router.prefill_policy, source=spec.source("router.prefill_policy"))
-    if router.decode_policy not in (None, policy):
-        yield flag("--decode-policy", router.decode_policy, source=spec.source("router.decode_policy"))
+    for role, asked in (("prefill", router.prefill_policy), ("decode", router.decode_policy)):
+        setting = f"{role}_router_policy"
+        value, source = (
+            (asked, spec.source(f"router.{role}_policy")) if asked else (ctx.setting(setting), ctx.source(setting))
+        )
+        if value not in (None, policy):
+            yield flag(f"--{role}-policy", value, source=source)
 
 
 def _behaviour(ctx: ProcessContext) -> Iterator[Flag]:

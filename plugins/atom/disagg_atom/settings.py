@@ -10,6 +10,17 @@ from disagg_run.declarations import Setting
 #: The same for variables that the core reads.
 CONTRACT_UNSET = {"ROUTER_PORT": ("30000",)}
 
+_MORI = "of KV transfers by MoRI, which ATOM does not use"
+
+#: What job scripts export for every engine.
+CONTRACT_UNREAD = {
+    "RUN_EVAL": "the client judges answers; the servers need nothing for it",
+    "EVAL_ONLY": "the client judges answers; the servers need nothing for it",
+    "MORI_RDMA_TC": _MORI,
+    "MORI_IO_QP_MAX_SEND_WR": _MORI,
+    "MORI_IO_SQ_BACKOFF_TIMEOUT_US": _MORI,
+}
+
 SERVER = (
     Setting(
         name="prefill_port",
@@ -88,6 +99,20 @@ SERVER = (
         type="float",
         summary="seconds from its start in which the router must be ready (300)",
         env={"WAIT_ROUTER_TIMEOUT": None},
+    ),
+    Setting(
+        name="prefill_router_policy",
+        type="str",
+        summary="policy among prefill workers",
+        env={"PREFILL_ROUTER_POLICY": None},
+        unset_values=("random",),
+    ),
+    Setting(
+        name="decode_router_policy",
+        type="str",
+        summary="policy among decode workers",
+        env={"DECODE_ROUTER_POLICY": None},
+        unset_values=("random",),
     ),
     Setting(name="prometheus_port", type="int", summary="port of the router's metrics (29100)"),
 )
