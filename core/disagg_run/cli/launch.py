@@ -1,29 +1,90 @@
-"""The bare form, ``disagg-run …`` without a command: make the plan and launch it."""
+"""The bare form, ``disagg-run …`` without a command: make the plan and launch it, or one rank of it."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from disagg_run.cli.output import emit, remark
-from disagg_run.cli.plan import make_plan, render
+from disagg_run.cli.plan import plan_asked, render
+from disagg_run.errors import RunError
+
+if TYPE_CHECKING:
+    from disagg_run.planning.document import LaunchPlan
+    from disagg_run.running.acting import Acting
 
 #: Texts of the contract's ``DRY_RUN`` that ask for it.
 _YES = ("1", "true", "yes")
 
 
 def launch(given: Mapping[str, Any]) -> int:
-    """Plan, print the plan, and launch it unless only the plan is asked for; returns the exit code."""
-    plan = make_plan(given)
-    emit(render(plan, "table"))
-    if given["dry_run"]:
+    """Plan, print the plan, and launch it unless only the plan is asked for; returns the exit code.
+
+    Where a job script calls it on every node, it becomes the agent of its own rank.
+    """
+    from disagg_run.running.acting import acting_rank
+
+    spec, plan = plan_asked(given)
+    acting = acting_rank(spec, len(plan.ranks), os.environ, asked=given["rank"])
+    dry = given["dry_run"] or os.environ.get("DRY_RUN", "").lower() in _YES
+    if acting is None or acting.rank == 0 or dry:
+        emit(render(plan, "table"))
+    if dry:
+        if not given["dry_run"]:
+            remark("nothing is started: the environment says DRY_RUN")
         return 0
-    if os.environ.get("DRY_RUN", "").lower() in _YES:
-        remark("nothing is started: the environment says DRY_RUN")
-        return 0
+    if acting is not None:
+        return _run_rank(plan, acting, given)
     from disagg_run.running.launch import LaunchOptions, run
 
     run_dir, token_file = (None if given[name] is None else Path(given[name]) for name in ("run_dir", "token_file"))
     return run(plan, LaunchOptions(smoke=given["smoke"], run_dir=run_dir, token_file=token_file))
+
+
+def _run_rank(plan: LaunchPlan, acting: Acting, given: Mapping[str, Any]) -> int:
+    """Become ``disagg-run agent`` for one rank of ``plan``; returns only where there is nothing to do."""
+    from disagg_run.running import sockets
+    from disagg_run.running.rundir import RunDir, default_path, new_id
+
+    rank = acting.rank
+    if rank >= len(plan.ranks):
+        remark(f"rank {rank} ({acting.why}) has nothing to do: the plan needs {len(plan.ranks)} nodes")
+        return 0
+    address = plan.ranks[rank].node.address
+    if not sockets.is_local(address):
+        raise RunError(
+            f"{acting.why} says rank {rank}, which is on {address}, but that is no address of this machine",
+            remedy="list the nodes in the order of their ranks",
+        )
+    run_id = _shared_id() or new_id()
+    shared = Path.cwd() / "runs" / f"{run_id}-{plan.engine}" if _shared_id() else default_path(plan, run_id)
+    run_dir = RunDir(path=(shared if given["run_dir"] is None else Path(given["run_dir"])).absolute())
+    run_dir.make()
+    # Ranks may share the directory: each writes the same text, and none may see half of another's.
+    written = run_dir.path / f".{run_dir.plan.name}.rank{rank}"
+    written.write_bytes(plan.to_json().encode("utf-8", "surrogatepass"))
+    written.replace(run_dir.plan)
+    remark(f"rank {rank} ({acting.why}); run directory: {run_dir.path}")
+    words = ["agent", "--plan", str(run_dir.plan), "--rank", str(rank), "--run-dir", str(run_dir.path)]
+    words += ["--run-id", run_id]
+    for name in ("star", "token_file", "smoke"):
+        if given[name] is not None:
+            words += [f"--{name.replace('_', '-')}", str(given[name])]
+    return _become(words)
+
+
+def _become(words: list[str]) -> NoReturn:
+    """Go on as another call of the command: an agent needs no plugin, and the guardian that it forks stays small."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "disagg_run", *words])
+
+
+def _shared_id() -> str:
+    """An id that all ranks of a Slurm step know; "" = none."""
+    job, step = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_STEP_ID", "")
+    restart = os.environ.get("SLURM_RESTART_COUNT", "0")
+    return f"{job}.{step}" + (f".{restart}" if restart != "0" else "") if job and step else ""

@@ -89,6 +89,8 @@ class LazyGroup(GroupedHelp, click.Group):
 @click.option("--smoke", type=click.IntRange(min=1), metavar="N", help="send N requests once serving, then end")
 @click.option("--run-dir", metavar="DIR", help="directory for logs and results; default: a new one")
 @click.option("--token-file", metavar="FILE", help="secret of the agents' connections, mode 0600; default: a new one")
+@click.option("--rank", type=click.IntRange(min=0), metavar="N", help="run only this rank, here; started on every node")
+@click.option("--star", metavar="HOST:PORT", help="with --rank: where rank 0 listens; default: its node, port 21770")
 @click.version_option(__version__, prog_name="disagg-run", message="%(prog)s %(version)s")
 @click.pass_context
 def root(ctx: click.Context, /, **given: Any) -> int:

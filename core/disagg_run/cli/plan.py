@@ -15,6 +15,7 @@ from disagg_run.errors import PlanError, UsageError
 
 if TYPE_CHECKING:
     from disagg_run.planning.document import LaunchPlan
+    from disagg_run.spec.model import LaunchSpec
 
 #: Format by the suffix of ``--output`` where ``--format`` is not given.
 _SUFFIXES = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".sh": "shell"}
@@ -60,12 +61,17 @@ def command(form: str | None, rank: int | None, output: str | None, sources: str
 
 def make_plan(given: Mapping[str, Any]) -> LaunchPlan:
     """The plan for what ``asking_options`` brought."""
+    return plan_asked(given)[1]
+
+
+def plan_asked(given: Mapping[str, Any]) -> tuple[LaunchSpec, LaunchPlan]:
+    """What is asked by what ``asking_options`` brought, and the plan for it."""
     from disagg_run.host import build_host
     from disagg_run.planning.planner import plan
 
     host = build_host()
     spec = read_asked(given, host)
-    return plan(spec, read_given_facts(given, spec), host=host)
+    return spec, plan(spec, read_given_facts(given, spec), host=host)
 
 
 def render(plan: LaunchPlan, form: str) -> str:

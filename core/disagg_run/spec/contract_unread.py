@@ -11,11 +11,11 @@ ELSEWHERE: Mapping[str, str] = {
     "NODE_RANK": "beside IPADDRS: the bare form acts as the agent of that rank, as --rank",
     "NNODES": "where the bare form acts as a rank: must be the number of IPADDRS",
     "NODE0_ADDR": "where the bare form acts as a rank: must be the first of IPADDRS, where rank 0 is",
-    "SLURM_STEP_ID": "set by srun: the bare form is a rank's agent where the step has as many tasks and nodes as the plan",
+    "SLURM_STEP_ID": "set by srun: the bare form is a rank's agent if the step has as many tasks and nodes as the plan",
     "SLURM_STEP_NUM_TASKS": "as SLURM_STEP_ID",
     "SLURM_STEP_NUM_NODES": "as SLURM_STEP_ID",
     "SLURM_PROCID": "the rank, where NODE_RANK and --rank do not say it",
-    "SLURM_JOB_ID": "where the bare form acts as a rank: in the name of the run directory, which all ranks share",
+    "SLURM_JOB_ID": "with SLURM_STEP_ID: in the name of the run directory, which all ranks share then",
 }
 
 #: What sends a job says; a plan does not depend on it.

@@ -1,0 +1,95 @@
+"""Whether a call without a command is one rank's agent of a launch, as a job script starts it on every node."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+
+import attrs
+
+from disagg_run.errors import SpecError, UsageError
+from disagg_run.spec.model import LaunchSpec
+
+
+@attrs.frozen(kw_only=True)
+class Acting:
+    """The rank that this process is the agent of."""
+
+    rank: int
+    #: What said so: ``--rank``, ``NODE_RANK``, ``Slurm step 4242.0``.
+    why: str
+
+
+def acting_rank(spec: LaunchSpec, ranks: int, environ: Mapping[str, str], *, asked: int | None = None) -> Acting | None:
+    """The rank to be the agent of; None = the launcher of all ranks on this machine.
+
+    The rank is that of ``asked`` (``--rank``), else of ``NODE_RANK`` where ``IPADDRS`` says which nodes there are, else
+    of the Slurm step where it has as many tasks and nodes as the plan has ``ranks``. A simulation is never one rank's.
+    Raises UsageError for a rank that does not fit, and SpecError where the job script's variables do not agree.
+    """
+    found = None if spec.simulate and asked is None else _found(spec, ranks, environ, asked)
+    if found is None:
+        return None
+    if found.rank >= len(spec.nodes):
+        raise UsageError(
+            f"{found.why} says rank {found.rank}, but the launch has {len(spec.nodes)} nodes",
+            remedy=f"ranks are 0 to {len(spec.nodes) - 1}, in the order of the nodes",
+        )
+    _check(spec, environ)
+    return found
+
+
+def _found(spec: LaunchSpec, ranks: int, environ: Mapping[str, str], asked: int | None) -> Acting | None:
+    if asked is not None:
+        if spec.simulate:
+            raise UsageError("--rank does not go with --simulate, which runs all ranks here", remedy="leave one out")
+        if not spec.nodes:
+            raise UsageError("--rank is given, but no nodes", remedy="name them in rank order with --nodes, or IPADDRS")
+        return Acting(rank=asked, why="--rank")
+    rank = environ.get("NODE_RANK", "")
+    if rank and "IPADDRS" in environ:
+        if not environ["IPADDRS"].strip():
+            raise SpecError(
+                f"environment variable IPADDRS is empty beside NODE_RANK={rank}",
+                remedy="the job script's look-up of addresses failed; `disagg-run facts --address` finds a node's own",
+            )
+        return Acting(rank=_number(rank, "NODE_RANK"), why="NODE_RANK")
+    if environ.get("SLURM_STEP_ID") and spec.nodes and _step_fits(environ, ranks):
+        step = f"Slurm step {environ.get('SLURM_JOB_ID', '')}.{environ['SLURM_STEP_ID']}"
+        return Acting(rank=_number(environ.get("SLURM_PROCID", ""), "SLURM_PROCID"), why=step)
+    return None
+
+
+def _step_fits(environ: Mapping[str, str], ranks: int) -> bool:
+    """Whether the step is this launch; one shell on one of the nodes (`srun --pty`) is not."""
+    return all(environ.get(f"SLURM_STEP_NUM_{what}") == str(ranks) for what in ("TASKS", "NODES"))
+
+
+def _number(text: str, name: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise SpecError(f"environment variable {name}: {text!r} is no rank, which is a whole number from 0")
+    return int(text)
+
+
+def _check(spec: LaunchSpec, environ: Mapping[str, str]) -> None:
+    """Refuse a number of nodes and a first node that are not those of the list: ranks would wait for each other."""
+    listed = environ.get("IPADDRS", "").count(",") + 1
+    count = environ.get("NNODES", "")
+    if environ.get("IPADDRS") and count and count != str(listed):
+        raise SpecError(
+            f"environment variable NNODES says {count!r}, but IPADDRS has {listed}", remedy="make the two agree"
+        )
+    first, given = spec.nodes[0], environ.get("NODE0_ADDR", "")
+    if given and _is_address(given) == _is_address(first.address) and given not in (first.address, first.name):
+        raise SpecError(
+            f"environment variable NODE0_ADDR says {given!r}, but rank 0 is on {first.address!r}",
+            remedy="the first of IPADDRS is rank 0's: correct the order, or leave NODE0_ADDR out",
+        )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
