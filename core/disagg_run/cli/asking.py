@@ -69,7 +69,9 @@ def asking_options() -> tuple[click.Parameter, ...]:
     made = (GroupedOption([name], heading=WHAT, metavar=meta, help=text, type=kind) for name, meta, text, kind in files)
     about = "what nodes have, as `disagg-run facts --format json` prints it; may stand several times"
     facts = GroupedOption(["--facts"], heading=NODES, metavar="FILE", help=about, multiple=True)
-    return (*made, *map(_parameter, OPTIONS), facts)
+    installed = "interpreter that has the engine: plan for its version and the flags that its parser takes"
+    python = GroupedOption(["--python"], heading=WHAT, metavar="EXE", help=installed)
+    return (*made, *map(_parameter, OPTIONS), facts, python)
 
 
 def _parameter(option: Option) -> GroupedOption:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from disagg_run.catalogue import Catalogue
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.errors import SpecError
 from disagg_run.facts import NodeFacts
@@ -24,21 +25,30 @@ from disagg_run.spec.model import ROLES, LaunchSpec
 from disagg_run.topology import place, worker_name
 
 
-def plan(spec: LaunchSpec, facts: Mapping[int, NodeFacts] | None = None, *, host: Host | None = None) -> LaunchPlan:
+def plan(
+    spec: LaunchSpec,
+    facts: Mapping[int, NodeFacts] | None = None,
+    *,
+    host: Host | None = None,
+    catalogues: Mapping[str, Catalogue] | None = None,
+) -> LaunchPlan:
     """The launch plan for ``spec``; a pure function of the arguments and the plugins.
 
     ``facts``: what is known of each rank's node, by rank; absent ranks = not known. ``host``: the plugins; None = those
-    installed. Raises DisaggError subclasses: SpecError, TopologyError, PortError, FlagError, ParityError,
+    installed. ``catalogues``: flags of the very programs that will be started, by program (``server``, ``router``), in
+    place of the plugins' own. Raises DisaggError subclasses: SpecError, TopologyError, PortError, FlagError, ParityError,
     PluginError, ConflictError, PatchError.
     """
     host = build_host() if host is None else host
-    return _Planning(spec, facts or {}, host).run()
+    return _Planning(spec, facts or {}, host, catalogues or {}).run()
 
 
 class _Planning:
     """One plan in the making: the steps in the order in which hooks are called."""
 
-    def __init__(self, spec: LaunchSpec, facts: Mapping[int, NodeFacts], host: Host) -> None:
+    def __init__(
+        self, spec: LaunchSpec, facts: Mapping[int, NodeFacts], host: Host, catalogues: Mapping[str, Catalogue]
+    ) -> None:
         self.selection: Selection = host.select(spec.engine, spec.connector, spec.patches)
         engine = self.selection.engine
         version, self.version_source = engine_version(spec, engine, facts)
@@ -59,6 +69,7 @@ class _Planning:
         self.programs: dict[str, Program] = {
             "server": program_catalogue(engine, "server", version),
             "router": program_catalogue(engine, "router", spec.router.version or ""),
+            **{name: Program(catalogue=each, exact=True, version=each.version) for name, each in catalogues.items()},
         }
         self.processes = processes_by_rank(self.basis.layout, router=spec.router.mode == "plan")
         self.warnings: dict[str, Remark] = {
