@@ -251,6 +251,7 @@ elements = st.lists(values, max_size=3)
     inherited=st.dictionaries(path_names, values, max_size=4),
 )
 @example(words=['{"a": "it\'s $HOME"}', "-", "--", "\n"], env={}, prepend={}, append={}, unset=[], inherited={})
+@example(words=[], env={}, prepend={}, append={"TOY_PATH": []}, unset=[], inherited={"TOY_PATH": ":"})
 def test_any_argv_and_environment_reaches_a_real_child_unchanged(
     words: list[str],
     env: dict[str, str],

@@ -11,6 +11,7 @@ from disagg_run.declarations import CatalogueRef
 from disagg_run.errors import PlanError, SpecError
 from disagg_run.explain_values import Explanation, ProcessValues, plain
 from disagg_run.near_miss import did_you_mean
+from disagg_run.plain_text import printable
 from disagg_run.planning.document import Group, LaunchPlan, PlannedProcess, Provenance
 
 __all__ = ["Explanation", "explain", "render_explanations"]
@@ -58,9 +59,9 @@ def render_explanations(explanations: Iterable[Explanation]) -> str:
     lines: list[str] = []
     for each in explanations:
         where = f"  ({', '.join(each.processes)})" if each.processes else ""
-        lines.append(_shown(f"{each.name} = {each.value or '(empty)'}{where}"))
-        lines.append(_shown(f"  set by    {each.source or 'not recorded'}"))
-        lines += [_shown(f"  replaces  {text or '(empty)'}  from {source}") for source, text in each.replaced]
+        lines.append(printable(f"{each.name} = {each.value or '(empty)'}{where}"))
+        lines.append(printable(f"  set by    {each.source or 'not recorded'}"))
+        lines += [printable(f"  replaces  {text or '(empty)'}  from {source}") for source, text in each.replaced]
     return "\n".join(lines) + "\n" if lines else ""
 
 
@@ -145,7 +146,3 @@ class _Index:
             self._by_prefix.get(f"{prefix}/processes/{place[2]}", {}),
             self._by_prefix.get(prefix, {}),
         )
-
-
-def _shown(text: str) -> str:
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -160,9 +160,8 @@ class ProcessValues:
     def _others(self, name: str) -> Iterator[Explanation]:
         process = self._process
         if name in process.ports:
-            first, count = process.ports[name], process.port_counts.get(name, 1)
             provenance = self._sources.get(("ports", name), ())
-            value = str(first) if count == 1 else f"{first}-{first + count - 1}"
+            value = process.port_text(name)
             yield Explanation(name=name, value=value, source=_first(provenance), replaced=provenance[1:])
         for patch in self._group.patches:
             if patch.id == name:
@@ -175,7 +174,7 @@ class ProcessValues:
                 yield Explanation(name=name, value=f"{names} {until}", source=source)
         elif name == "ready":
             for ready in process.ready:
-                yield Explanation(name=name, value=_readiness(ready), source=self._prover(ready))
+                yield Explanation(name=name, value=str(ready), source=self._prover(ready))
         elif name == "gpus" and process.gpus:
             source = Source(layer=Layer.CORE, why="the first free GPUs of its node")
             yield Explanation(name=name, value=",".join(map(str, process.gpus)), source=source)
@@ -197,11 +196,6 @@ def _flat(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
 
 def _first(provenance: Provenance) -> Source | None:
     return provenance[0][0] if provenance else None
-
-
-def _readiness(ready: Ready) -> str:
-    proof = "ends with 0" if ready.kind == "exit" else f"{ready.kind} {ready.target}"
-    return f"{proof} within {ready.timeout_s:g} s"
 
 
 def plain(flag: str) -> str:

@@ -41,8 +41,8 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 def disagg_plugin() -> Engine | Extension:
     """Say what the plugin is. Called once, when the plugin is loaded.
 
-    Returns: an ``Engine`` or an ``Extension`` whose name is the entry point's name. The core decides by it which plugins
-    a plan calls: its engine, one connector, the site plugins that fit, and the patch sets that were asked for.
+    Returns: an ``Engine`` or an ``Extension`` whose name is the entry point's name. The core decides by it which
+    plugins a plan calls: its engine, one connector, the site plugins that fit, and the patch sets that were asked for.
 
         @hookimpl
         def disagg_plugin():
@@ -193,8 +193,8 @@ def disagg_simulation(ctx: ProcessContext) -> Iterable[Simulation]:
     """Name the stand-in of a process. Called once a process under ``--simulate``.
 
     ``ctx``: as for the command.
-    Returns: one stand-in, started with the plan's flags and environment in place of the real program; a process for which
-    nobody answers is started for real.
+    Returns: one stand-in, started with the plan's flags and environment in place of the real program; a process for
+    which nobody answers is started for real.
 
         @hookimpl
         def disagg_simulation(ctx):

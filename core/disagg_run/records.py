@@ -87,7 +87,8 @@ class Probe:
     served_model: str | None = None
     #: Path asked for the identity.
     identity_path: str = "/v1/models"
-    #: For ``output``: what the process prints, on one line; ``{http:NAME}`` stands for host:port of the head NAME's HTTP.
+    #: For ``output``: what the process prints, on one line; ``{http:NAME}`` stands for host:port of the head NAME's
+    #: HTTP.
     text: str = ""
 
 
@@ -103,7 +104,7 @@ class Listener:
     count: int = 1
     #: Whether the user fixed the port: a clash is then an error instead of a move.
     pinned: bool = False
-    #: Name of the listener of the same process from which this one is derived, with ``offset`` (the engine computes it).
+    #: Name of the listener of the same process from which the engine derives this one, with ``offset``.
     relative_to: str = ""
     offset: int = 0
     #: The same number on every node of the worker (head's and followers' ports are one).
@@ -195,8 +196,9 @@ class Edit:
     replacement: str
     #: Qualified name of the class or function in which to look (``Class.method``); "" = the whole file.
     scope: str = ""
-    #: ``text``: the anchor is matched letter by letter. ``statements``: the anchor is whole statements, compared as syntax,
-    #: so that comments, line breaks and indentation do not matter; the replacement gets the indentation of what it replaces.
+    #: ``text``: the anchor is matched letter by letter. ``statements``: the anchor is whole statements, compared as
+    #: syntax, so that comments, line breaks and indentation do not matter; the replacement gets the indentation of what
+    #: it replaces.
     by: Literal["text", "statements"] = "text"
     #: File, relative to the import root (``toy/server.py``); "" = the patch's.
     file: str = ""

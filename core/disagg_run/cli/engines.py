@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from disagg_run.cli.output import columns, emit
+from disagg_run.cli.output import emit, json_text
 from disagg_run.errors import PluginError
+from disagg_run.plain_text import columns
 
 if TYPE_CHECKING:
     from disagg_run.declarations import Engine, Extension, Setting
@@ -34,10 +34,10 @@ def command(name: str | None, form: str) -> None:
             "plugins": [_summary(host, each) for each in _all(host)],
             "problems": [_problem(p) for p in host.problems()],
         }
-        emit(_json(found) if form == "json" else _listing(found))
+        emit(json_text(found) if form == "json" else _listing(found))
     else:
         details = _details(host, _find(host, name))
-        emit(_json(details) if form == "json" else _page(details))
+        emit(json_text(details) if form == "json" else _page(details))
 
 
 def _all(host: Host) -> Iterator[Engine | Extension]:
@@ -104,10 +104,6 @@ def _setting(setting: Setting) -> dict[str, Any]:
         "variables": dict(setting.env),
         "unset_values": list(setting.unset_values),
     }
-
-
-def _json(data: Any) -> str:
-    return json.dumps(data, ensure_ascii=False, indent=1) + "\n"
 
 
 def _listing(found: dict[str, Any]) -> str:

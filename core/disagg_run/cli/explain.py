@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from disagg_run.cli.asking import GroupedHelp, asking_options
-from disagg_run.cli.output import emit
+from disagg_run.cli.output import emit, json_text
 from disagg_run.cli.plan import make_plan
 
 
@@ -40,4 +39,4 @@ def command(queries: tuple[str, ...], process: str | None, form: str, **given: A
         }
         for each in found
     ]
-    emit(json.dumps(answers, ensure_ascii=False, indent=1) + "\n")
+    emit(json_text(answers))

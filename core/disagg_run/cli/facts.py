@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from disagg_run.cli.output import columns, emit
+from disagg_run.cli.output import emit
+from disagg_run.plain_text import columns
 
 if TYPE_CHECKING:
     from disagg_run.facts import NodeFacts

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from disagg_run.cli.output import columns, emit
+from disagg_run.cli.output import emit, json_text
+from disagg_run.plain_text import columns
 
 if TYPE_CHECKING:
     from disagg_run.declarations import ModelRow
@@ -24,7 +24,7 @@ def command(engine: str | None, form: str) -> None:
     engines = [engine] if engine is not None else list(host.engines())
     rows = [_row(name, row) for name in engines for row in host.models(name)]
     if form == "json":
-        emit(json.dumps(rows, ensure_ascii=False, indent=1) + "\n")
+        emit(json_text(rows))
         return
     head = ("model", "engine", "versions", "tp prefill/decode", "place")
     emit(columns([head, *(_cells(row) for row in rows)]))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from disagg_run.errors import UsageError
 
@@ -50,6 +51,11 @@ def cannot_write(what: str, error: OSError) -> UsageError:
     return UsageError(f"cannot write {what}: {(error.strerror or str(error)).lower()}")
 
 
+def json_text(data: Any) -> str:
+    """A JSON document for stdout, with line breaks."""
+    return json.dumps(data, ensure_ascii=False, indent=1) + "\n"
+
+
 def remark(text: str) -> None:
     """One line for stderr."""
     print(f"disagg-run: {one_line(text)}", file=sys.stderr)
@@ -58,11 +64,3 @@ def remark(text: str) -> None:
 def one_line(text: str) -> str:
     """``text`` with line breaks as blanks."""
     return " ".join(text.splitlines())
-
-
-def columns(rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
-    """Rows as aligned columns, the last one as long as it likes; "" for no rows."""
-    table = [tuple(row) for row in rows]
-    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
-    return "".join(f"{indent}{line}".rstrip() + "\n" for line in lines)

@@ -7,15 +7,15 @@ that the installation is in no state to be patched.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from disagg_run.cli.output import columns, emit
+from disagg_run.cli.output import emit, json_text
 from disagg_run.errors import PatchError, UsageError
+from disagg_run.plain_text import columns
 
 if TYPE_CHECKING:
     from disagg_run.patching import Ledger, PatchState
@@ -53,7 +53,7 @@ def list_command(form: str) -> None:
     """List the patches that the installed plugins offer."""
     rows = _offered()
     if form == "json":
-        emit(_json([{"plugin": plugin, **_summary(patch)} for plugin, patch in rows]))
+        emit(json_text([{"plugin": plugin, **_summary(patch)} for plugin, patch in rows]))
         return
     table = [(patch.id, ", ".join(patch.sets), f"{patch.package[0]} {patch.versions}".strip()) for _, patch in rows]
     lines = columns([("patch", "sets", "for"), *table]).splitlines(keepends=True)
@@ -139,7 +139,7 @@ def status_command(expect: str | None, target: str | None, python: str | None, f
     from disagg_run.patching import ledgers
 
     found = ledgers(_roots(target, python))
-    emit(_json([_ledger(each) for each in found]) if form == "json" else _ledger_table(found))
+    emit(json_text([_ledger(each) for each in found]) if form == "json" else _ledger_table(found))
     for each in found:
         if each.problem:
             raise PatchError(f"{each.root}: {each.problem}")
@@ -187,7 +187,7 @@ def _report(states: Sequence[PatchState], form: str) -> None:
     if form == "json":
         from disagg_run.planning.document import to_data
 
-        emit(_json([to_data(state) for state in states]))
+        emit(json_text([to_data(state) for state in states]))
         return
     rows = [(state.id, state.state, f"{state.package} {state.version}".strip(), _detail(state)) for state in states]
     emit(columns([("patch", "state", "package", "detail"), *rows]) if rows else "no patch is applied\n")
@@ -266,7 +266,3 @@ def _ledger_table(found: Sequence[Ledger]) -> str:
             lines += [f"    {file.file}  {file.before[:12]} -> {file.after[:12]}\n" for file in state.files]
         blocks.append("".join(lines))
     return "\n".join(blocks) or "no patch is applied\n"
-
-
-def _json(data: Any) -> str:
-    return json.dumps(data, ensure_ascii=False, indent=1) + "\n"

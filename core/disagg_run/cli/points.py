@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from disagg_run.cli.asking import read_asked, read_given_facts
-from disagg_run.cli.output import columns, emit, one_line
+from disagg_run.cli.output import emit, json_text, one_line
 from disagg_run.errors import DisaggError
+from disagg_run.plain_text import columns
 
 if TYPE_CHECKING:
     from disagg_run.host import Host
@@ -37,7 +37,7 @@ def list_choice(given: Mapping[str, Any], form: str) -> int | None:
 def _entries(config: MasterConfig, form: str) -> int:
     rows = [{"entry": e.name, "framework": e.framework, "model": e.model, "points": e.points} for e in config.lines()]
     if form == "json":
-        emit(json.dumps(rows, ensure_ascii=False, indent=1) + "\n")
+        emit(json_text(rows))
         return 0
     head = ("entry", "framework", "model", "points")
     emit(columns([head, *(tuple(map(str, row.values())) for row in rows)]))
@@ -60,7 +60,7 @@ def _points(entry: Entry, given: Mapping[str, Any], form: str) -> int:
             code = code or error.exit_code
         rows.append(row)
     if form == "json":
-        emit(json.dumps(rows, ensure_ascii=False, indent=1) + "\n")
+        emit(json_text(rows))
     else:
         head = ("point", "isl/osl", "concurrency", "prefill", "decode", "nodes", "plan")
         emit(columns([head, *map(_cells, rows)]))

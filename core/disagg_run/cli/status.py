@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -13,9 +12,9 @@ import click
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="text or json")
 def command(run_dir: Path, form: str) -> int:
     """Say what runs in RUN_DIR, how far it is, or how it ended."""
-    from disagg_run.cli.output import emit
+    from disagg_run.cli.output import emit, json_text
     from disagg_run.running.status import read_status, status_text
 
     data = read_status(run_dir)
-    emit(json.dumps(data, indent=1) + "\n" if form == "json" else status_text(data))
+    emit(json_text(data) if form == "json" else status_text(data))
     return 0

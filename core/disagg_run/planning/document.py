@@ -1,4 +1,4 @@
-"""The plan document: what one launch does on every rank, as data (DESIGN section 5)."""
+"""The plan document: what one launch does on every rank, as data."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import attrs
 
 from disagg_run.errors import PlanError
+from disagg_run.port_units import port_run
 from disagg_run.records import ContainerNeeds, Patch, Preflight, ProcessKind
 from disagg_run.sources import Source
 from disagg_run.spec.model import Node, Role, as_tuple, frozen_map
@@ -31,6 +32,9 @@ class PluginUsed:
 
 @attrs.frozen(kw_only=True)
 class PlannedModel:
+    """The model that is served."""
+
+    #: As in the engine's table.
     name: str
     #: Path on the nodes.
     path: str
@@ -57,6 +61,12 @@ class Ready:
     timeout_s: float
     #: What makes the answer ours, and who must own the socket: ``{"listener": "http", "served_model": …, "url": …}``.
     identity: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map)
+
+    def __str__(self) -> str:
+        proof = {"exit": "ends with 0", "output": f"prints {self.target!r}"}.get(
+            self.kind, f"{self.kind} {self.target}"
+        )
+        return f"{proof} within {self.timeout_s:g} s"
 
 
 @attrs.frozen(kw_only=True)
@@ -96,6 +106,11 @@ class PlannedProcess:
     port_counts: Mapping[str, int] = attrs.field(factory=dict, converter=frozen_map, metadata=_OMIT)
     ready: tuple[Ready, ...] = attrs.field(default=(), converter=as_tuple)
     after: tuple[After, ...] = attrs.field(default=(), converter=as_tuple)
+
+    def port_text(self, listener: str) -> str:
+        """The ports of a listener, as people write them: ``8000``, ``6301-6308``."""
+        first, count = self.ports[listener], self.port_counts.get(listener, 1)
+        return port_run(first, first + count - 1)
 
 
 @attrs.frozen(kw_only=True)

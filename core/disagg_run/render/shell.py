@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from disagg_run.errors import PlanError
+from disagg_run.plain_text import printable
 from disagg_run.planning.document import Group, LaunchPlan, PlannedProcess, RankPlan
 from disagg_run.render.shell_text import CLEAN, FRAME, PROBES
 from disagg_run.render.shell_waits import Whereabouts, start_order
@@ -69,7 +70,7 @@ def _script(plan: LaunchPlan, rank: RankPlan, digest: str, whereabouts: Whereabo
         lines += CLEAN.splitlines()
     lines += _secret_checks(processes)
     for index, process in enumerate(processes):
-        lines += ["", f"process_{index}() {{ # {_comment(process.name)}"]
+        lines += ["", f"process_{index}() {{ # {printable(process.name)}"]
         lines += [f"  {line}" for line in _become(process, "exec setsid env")]
         lines.append("}")
     for index, process in enumerate(processes):
@@ -93,9 +94,9 @@ def _become(process: PlannedProcess, how: str) -> Iterator[str]:
     for index, name in enumerate(_inherited_paths(process)):
         yield f'clean "${{{name}-}}"; path_{index}=$REPLY'
     words = [how]
-    words += [f"-u {name}" for name in process.unset if name not in process.env]
+    words += [f"-u {name}" for name in _not_passed_on(process)]
     words.append("--")
-    words += [f"{name}={value}" for name, value in _values(process).items()]
+    words += _assignments(process)
     argv = _phrases(process.argv)
     if "=" in process.argv[0]:
         # env would take such a program for one more variable.
@@ -114,24 +115,41 @@ def _phrases(argv: Iterable[str]) -> list[str]:
     return phrases
 
 
-def _values(process: PlannedProcess) -> dict[str, str]:
-    """Shell words of the variables that are set or extended, by name."""
-    values = {name: shlex.quote(value) for name, value in process.env.items()}
-    inherited = _inherited_paths(process)
-    for name in _extended(process):
-        before = [part for part in process.env_prepend.get(name, ()) if part]
-        after = [part for part in process.env_append.get(name, ()) if part]
+def _assignments(process: PlannedProcess) -> Iterator[str]:
+    """Shell words that set the variables that are set or extended; none for a path without any element."""
+    extended, inherited = _extended(process), _inherited_paths(process)
+    for name, value in process.env.items():
+        if name not in extended:
+            yield f"{name}={shlex.quote(value)}"
+    for name in extended:
+        before, after = _elements(process.env_prepend.get(name, ())), _elements(process.env_append.get(name, ()))
         if name not in inherited:
-            own = [part for part in process.env.get(name, "").split(":") if part]
-            values[name] = shlex.quote(":".join([*before, *own, *after]))
+            whole = [*before, *_elements([process.env.get(name, "")]), *after]
+            if whole:
+                yield f"{name}={shlex.quote(':'.join(whole))}"
             continue
-        here = f"path_{inherited.index(name)}"
+        here, tail = f"path_{inherited.index(name)}", shlex.quote(":".join(after))
         if before:
-            values[name] = shlex.quote(":".join(before)) + f'"${{{here}:+:${here}}}"'
-            values[name] += shlex.quote(":" + ":".join(after)) if after else ""
+            behind = f":{tail}" if after else ""
+            yield f'{name}={shlex.quote(":".join(before))}"${{{here}:+:${here}}}"{behind}'
+        elif after:
+            yield f'{name}="${{{here}:+${here}:}}"{tail}'
         else:
-            values[name] = f'"${{{here}:+${here}:}}"' + shlex.quote(":".join(after)) if after else f'"${here}"'
-    return values
+            yield f'${{{here}:+"{name}=${here}"}}'
+
+
+def _not_passed_on(process: PlannedProcess) -> dict[str, None]:
+    """Variables that must not come from the node: unset ones, and paths that may be left without any element."""
+    names = [name for name in process.unset if name not in process.env]
+    for name in _extended(process):
+        if not _elements((*process.env_prepend.get(name, ()), *process.env_append.get(name, ()))):
+            names.append(name)
+    return dict.fromkeys(names)
+
+
+def _elements(words: Iterable[str]) -> list[str]:
+    """The elements of path lists, without empty ones: each would mean the current directory."""
+    return [element for element in ":".join(words).split(":") if element]
 
 
 def _extended(process: PlannedProcess) -> list[str]:
@@ -177,15 +195,15 @@ def _check(process: PlannedProcess) -> None:
 def _header(plan: LaunchPlan, rank: RankPlan, digest: str) -> Iterator[str]:
     yield "#!/usr/bin/env bash"
     where = f"{rank.node.name} {rank.node.address}".strip()
-    yield f"# Rank {rank.rank} on {_comment(where)}, plan {digest}"
-    yield f"# {_comment(f'{plan.engine} {plan.engine_version}, {plan.model.name}')}"
+    yield f"# Rank {rank.rank} on {printable(where)}, plan {digest}"
+    yield f"# {printable(f'{plan.engine} {plan.engine_version}, {plan.model.name}')}"
     if plan.simulated:
         yield "# The plan is simulated; this script starts the real commands, not the stand-ins."
     if not plan.bound:
         yield "# The plan was made without node names: its addresses are examples."
     for group in rank.groups:
         for note in _group_notes(group):
-            yield f"# {_comment(note)}"
+            yield f"# {printable(note)}"
     yield "# shellcheck disable=SC2034,SC2317"
 
 
@@ -197,7 +215,3 @@ def _group_notes(group: Group) -> Iterator[str]:
         yield f"Not applied here, patches for {names}: {', '.join(patch.id for patch in group.patches)}"
     if group.preflight:
         yield f"Not checked here, preflight for {names}: {', '.join(check.name for check in group.preflight)}"
-
-
-def _comment(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
 from disagg_run.errors import PlanError
+from disagg_run.plain_text import printable
 from disagg_run.planning.document import After, LaunchPlan, PlannedProcess, RankPlan, Ready
 
 #: Seconds for a listener that has no probe with a bound of its own.
@@ -58,7 +59,7 @@ class Whereabouts:
                 what = (
                     f"{process.name} is to start when {edge.process} is {edge.until}; that cannot be asked from here."
                 )
-                yield "# " + "".join(char if char.isprintable() else "?" for char in what)
+                yield f"# {printable(what)}"
 
 
 def _asked(other: PlannedProcess, edge: After, address: str, model: str) -> Iterator[str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from disagg_run.planning.document import Group, LaunchPlan, PlannedProcess, RankPlan, Ready, Remark
+from disagg_run.plain_text import columns, printable
+from disagg_run.planning.document import Group, LaunchPlan, PlannedProcess, RankPlan, Remark
 
 #: Columns after which a command is cut short; ``--format json`` or ``shell`` has the whole of it.
 WIDTH = 120
@@ -16,7 +17,7 @@ def render_table(plan: LaunchPlan) -> str:
     lines = [*_head(plan)]
     for rank in plan.ranks:
         lines += ["", *_rank(rank)]
-    lines += ["", "ports", *_aligned(_port_rows(plan), indent="  ")]
+    lines += ["", "ports", *columns(_port_rows(plan), indent="  ").splitlines()]
     for title, remarks in (("warnings", plan.warnings), ("waived", plan.waived)):
         if remarks:
             lines += ["", title, *(_remark(remark) for remark in remarks)]
@@ -31,22 +32,21 @@ def _head(plan: LaunchPlan) -> Iterator[str]:
     else:
         state = "unbound: made without node names, cannot be run"
     count = len(plan.ranks)
-    yield from _aligned(
-        [
-            ("engine", _shown(f"{plan.engine} {plan.engine_version}, connector {plan.connector}")),
-            ("model", _shown(f"{plan.model.name} at {plan.model.path}, served as {plan.model.served_name}")),
-            ("plan", f"{count} rank{'' if count == 1 else 's'}, {state}"),
-            ("digest", plan.digest),
-        ]
-    )
+    rows = [
+        ("engine", printable(f"{plan.engine} {plan.engine_version}, connector {plan.connector}")),
+        ("model", printable(f"{plan.model.name} at {plan.model.path}, served as {plan.model.served_name}")),
+        ("plan", f"{count} rank{'' if count == 1 else 's'}, {state}"),
+        ("digest", plan.digest),
+    ]
+    yield from columns(rows).splitlines()
 
 
 def _rank(rank: RankPlan) -> Iterator[str]:
-    yield _shown(f"rank {rank.rank}  {rank.node.name}  {rank.node.address}".replace("    ", "  "))
+    yield printable(f"rank {rank.rank}  {rank.node.name}  {rank.node.address}".replace("    ", "  "))
     for group in rank.groups:
         indent = "  "
         if group.container is not None:
-            yield _shown(f"  container {group.container.image}")
+            yield printable(f"  container {group.container.image}")
             indent = "    "
         for process in group.processes:
             for line in _process(process):
@@ -58,9 +58,11 @@ def _rank(rank: RankPlan) -> Iterator[str]:
 def _process(process: PlannedProcess) -> Iterator[str]:
     what = process.kind if process.head else f"{process.kind} (follower)"
     gpus = f"  gpus {_numbers(process.gpus)}" if process.gpus else ""
-    yield _shown(f"{process.name}  {what}{gpus}")
-    rows = [("ports", ", ".join(f"{name} {_ports(process, name)}" for name in process.ports))] if process.ports else []
-    rows += [("ready", _shown(_readiness(ready))) for ready in process.ready]
+    yield printable(f"{process.name}  {what}{gpus}")
+    rows = []
+    if process.ports:
+        rows.append(("ports", ", ".join(f"{name} {process.port_text(name)}" for name in process.ports)))
+    rows += [("ready", printable(str(ready))) for ready in process.ready]
     if process.after:
         rows.append(("after", _waits(process)))
     rows.append(("command", _shortened(process.argv)))
@@ -69,7 +71,7 @@ def _process(process: PlannedProcess) -> Iterator[str]:
     changes = _environment(process)
     if changes:
         rows.append(("variables", changes))
-    yield from _aligned(rows, indent="  ")
+    yield from columns(rows, indent="  ").splitlines()
 
 
 def _waits(process: PlannedProcess) -> str:
@@ -81,7 +83,7 @@ def _waits(process: PlannedProcess) -> str:
     for until, names in stages.items():
         more = f" and {len(names) - 8} more" if len(names) > 8 else ""
         shown.append(f"{', '.join(names[:8])}{more} {until}")
-    return _shown("; ".join(shown))
+    return printable("; ".join(shown))
 
 
 def _environment(process: PlannedProcess) -> str:
@@ -93,12 +95,7 @@ def _environment(process: PlannedProcess) -> str:
     parts = [f"{number} {what}" for number, what in counts if number]
     if process.secrets:
         parts.append(f"secret: {', '.join(process.secrets)}")
-    return _shown(", ".join(parts))
-
-
-def _readiness(ready: Ready) -> str:
-    proof = "ends with 0" if ready.kind == "exit" else f"{ready.kind} {ready.target}"
-    return f"{proof} within {ready.timeout_s:g} s"
+    return printable(", ".join(parts))
 
 
 def _group_notes(group: Group) -> Iterator[str]:
@@ -106,9 +103,9 @@ def _group_notes(group: Group) -> Iterator[str]:
         from disagg_run.patching import planned_as
 
         for patch in group.patches:
-            yield _shown(f"patch      {planned_as(patch)}")
+            yield printable(f"patch      {planned_as(patch)}")
     if group.preflight:
-        yield _shown(f"preflight  {', '.join(check.name for check in group.preflight)}")
+        yield printable(f"preflight  {', '.join(check.name for check in group.preflight)}")
 
 
 def _port_rows(plan: LaunchPlan) -> Iterator[tuple[str, ...]]:
@@ -116,16 +113,11 @@ def _port_rows(plan: LaunchPlan) -> Iterator[tuple[str, ...]]:
     for rank in plan.ranks:
         for process in rank.processes():
             for name in process.ports:
-                yield (str(rank.rank), _shown(process.name), _shown(name), _ports(process, name))
-
-
-def _ports(process: PlannedProcess, listener: str) -> str:
-    first, count = process.ports[listener], process.port_counts.get(listener, 1)
-    return str(first) if count == 1 else f"{first}-{first + count - 1}"
+                yield (str(rank.rank), printable(process.name), printable(name), process.port_text(name))
 
 
 def _remark(remark: Remark) -> str:
-    return _shown(f"  - {remark.message}" + (f" ({remark.source})" if remark.source else ""))
+    return printable(f"  - {remark.message}" + (f" ({remark.source})" if remark.source else ""))
 
 
 def _numbers(numbers: Sequence[int]) -> str:
@@ -136,18 +128,5 @@ def _numbers(numbers: Sequence[int]) -> str:
 
 
 def _shortened(argv: Sequence[str]) -> str:
-    text = _shown(shlex.join(argv))
+    text = printable(shlex.join(argv))
     return text if len(text) <= WIDTH else text[: WIDTH - 2] + " …"
-
-
-def _shown(text: str) -> str:
-    """Text on one line: a control character would break the layout, or act on the terminal."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
-def _aligned(rows: Iterable[tuple[str, ...]], *, indent: str = "") -> list[str]:
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
