@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -14,12 +14,11 @@ from disagg_run.sources import Layer, Source
 
 if TYPE_CHECKING:
     from disagg_run.declarations import Engine
+    from disagg_run.planning.planner import ProgramName
     from disagg_run.spec.model import LaunchSpec
 
-Program = Literal["server", "router"]
 
-
-def as_installed(spec: LaunchSpec, engine: Engine, python: str) -> tuple[LaunchSpec, Mapping[str, Catalogue]]:
+def as_installed(spec: LaunchSpec, engine: Engine, python: str) -> tuple[LaunchSpec, Mapping[ProgramName, Catalogue]]:
     """The spec with the version of the engine that the interpreter ``python`` has, and the catalogues of what it has.
 
     Its router's catalogue is taken where it has one. Raises SpecError where it has no engine, or another version than
@@ -28,7 +27,7 @@ def as_installed(spec: LaunchSpec, engine: Engine, python: str) -> tuple[LaunchS
     server = engine.parsers.get("server")
     if server is None:
         raise SpecError(f"engine {engine.name!r} names no server program", remedy="leave --python out")
-    taken = {"server": _take(python, "server", server, engine.distributions)}
+    taken: dict[ProgramName, Catalogue] = {"server": _take(python, "server", server, engine.distributions)}
     version = taken["server"].version
     asked = spec.engine_version
     if asked and version_key(asked) != version_key(version):
@@ -46,5 +45,5 @@ def as_installed(spec: LaunchSpec, engine: Engine, python: str) -> tuple[LaunchS
     return attrs.evolve(spec, engine_version=version, sources={**spec.sources, "engine_version": source}), taken
 
 
-def _take(python: str, program: Program, words: tuple[str, ...], distributions: tuple[str, ...]) -> Catalogue:
+def _take(python: str, program: ProgramName, words: tuple[str, ...], distributions: tuple[str, ...]) -> Catalogue:
     return Catalogue(take_catalogue(python, words, distributions=distributions), program=program)

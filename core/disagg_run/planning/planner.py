@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from disagg_run.catalogue import Catalogue
 from disagg_run.context import ProcessContext, RankContext
@@ -25,19 +26,25 @@ from disagg_run.spec.model import ROLES, LaunchSpec
 from disagg_run.topology import place, worker_name
 
 
+#: Whose flags a catalogue holds.
+ProgramName = Literal["server", "router"]
+
+
 def plan(
     spec: LaunchSpec,
     facts: Mapping[int, NodeFacts] | None = None,
     *,
     host: Host | None = None,
-    catalogues: Mapping[str, Catalogue] | None = None,
+    catalogues: Mapping[ProgramName, Catalogue] | None = None,
 ) -> LaunchPlan:
     """The launch plan for ``spec``; a pure function of the arguments and the plugins.
 
     ``facts``: what is known of each rank's node, by rank; absent ranks = not known. ``host``: the plugins; None = those
     installed. ``catalogues``: flags of the very programs that will be started, by program (``server``, ``router``), in
-    place of the plugins' own. Raises DisaggError subclasses: SpecError, TopologyError, PortError, FlagError, ParityError,
-    PluginError, ConflictError, PatchError.
+    place of the plugins' own.
+
+    Raises DisaggError subclasses: SpecError, TopologyError, PortError, FlagError, ParityError, PluginError,
+    ConflictError, PatchError.
     """
     host = build_host() if host is None else host
     return _Planning(spec, facts or {}, host, catalogues or {}).run()
@@ -47,7 +54,7 @@ class _Planning:
     """One plan in the making: the steps in the order in which hooks are called."""
 
     def __init__(
-        self, spec: LaunchSpec, facts: Mapping[int, NodeFacts], host: Host, catalogues: Mapping[str, Catalogue]
+        self, spec: LaunchSpec, facts: Mapping[int, NodeFacts], host: Host, catalogues: Mapping[ProgramName, Catalogue]
     ) -> None:
         self.selection: Selection = host.select(spec.engine, spec.connector, spec.patches)
         engine = self.selection.engine
@@ -69,8 +76,9 @@ class _Planning:
         self.programs: dict[str, Program] = {
             "server": program_catalogue(engine, "server", version),
             "router": program_catalogue(engine, "router", spec.router.version or ""),
-            **{name: Program(catalogue=each, exact=True, version=each.version) for name, each in catalogues.items()},
         }
+        for name, each in catalogues.items():
+            self.programs[name] = Program(name=name, catalogue=each, exact=True, version=each.version)
         self.processes = processes_by_rank(self.basis.layout, router=spec.router.mode == "plan")
         self.warnings: dict[str, Remark] = {
             text: Remark(message=text, source=str(source)) for text, source in spec.notices
