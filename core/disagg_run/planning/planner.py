@@ -25,7 +25,6 @@ from disagg_run.records import Listener
 from disagg_run.spec.model import ROLES, LaunchSpec
 from disagg_run.topology import place, worker_name
 
-
 #: Whose flags a catalogue holds.
 ProgramName = Literal["server", "router"]
 
