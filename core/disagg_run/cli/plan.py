@@ -71,7 +71,12 @@ def plan_asked(given: Mapping[str, Any]) -> tuple[LaunchSpec, LaunchPlan]:
 
     host = build_host()
     spec = read_asked(given, host)
-    return spec, plan(spec, read_given_facts(given, spec), host=host)
+    catalogues = None
+    if given["python"] is not None:
+        from disagg_run.cli.installed import as_installed
+
+        spec, catalogues = as_installed(spec, host.engine(spec.engine), given["python"])
+    return spec, plan(spec, read_given_facts(given, spec), host=host, catalogues=catalogues)
 
 
 def render(plan: LaunchPlan, form: str) -> str:
