@@ -13,8 +13,9 @@ class Timing:
     heartbeat_s: float = 0.5
     #: Without a sign of life, or stopped by a signal, for so long: an agent or a process counts as hung.
     stall_s: float = 3.0
-    #: Until every rank's agent must have joined rank 0.
-    join_s: float = 300.0
+    #: Until every rank's agent must have joined rank 0: nodes load their images meanwhile, and public launchers wait up
+    #: to ten minutes for it.
+    join_s: float = 600.0
     #: From SIGTERM to SIGKILL where the run ends in order; real engines take up to 2.3 s (vLLM 0.32.0).
     grace_s: float = 8.0
     #: The same after a failure: what remains is not worth waiting for, and all must be down within two seconds.
