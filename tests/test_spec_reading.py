@@ -255,7 +255,7 @@ SAMPLES |= {"env": "NAME=x"}
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key_text)
 def test_every_option_can_be_given_in_every_layer(host: Host, option: Option) -> None:
     special = {"engine": "toy-disagg", "model": "toy-model", "connector": "toy", "router.mode": "external"}
-    text = special.get(option.key_text) or SAMPLES.get(option.type, "x")
+    text = special.get(option.key_text) or ("1.2" if option.form == "version" else SAMPLES.get(option.type, "x"))
     name, _, value = text.rpartition("=")
     variable = f"{option.variable}_{name.upper()}" if name else option.variable
     ways: list[tuple[dict[str, str], dict[str, str], str]] = [
@@ -269,6 +269,12 @@ def test_every_option_can_be_given_in_every_layer(host: Host, option: Option) ->
         for field in option.fields:
             found = {source.where for path, source in spec.sources.items() if path.startswith(".".join(field))}
             assert where in found
+
+
+def test_a_secret_that_is_given_with_its_value_is_refused_without_showing_it(host: Host) -> None:
+    with pytest.raises(SpecError, match=r"'TOKEN' with a value is no name of a variable") as caught:
+        read(host, {"secrets": "TOKEN=hunter2"})
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_run_file_can_be_named_by_a_variable(host: Host, tmp_path: Path) -> None:
@@ -323,6 +329,16 @@ def test_a_run_file_can_be_named_by_a_variable(host: Host, tmp_path: Path) -> No
             "environment variable PREFILL_ENABLE_EP: 'maybe' is neither true nor false",
         ),
         ({}, {"BLOCK_SIZE": "x"}, "environment variable BLOCK_SIZE: 'x' is no whole number: tokens in a block"),
+        ({"gpus_per_node": "9" * 30}, {}, f"--gpus-per-node: {'9' * 18}… is too large: it has 30 characters"),
+        ({"bench.concurrency": "8x" + "9" * 5000}, {}, f"--concurrency: {'9' * 18}… is too large"),
+        ({"nodes": "0.0.0.0"}, {}, "--nodes: '0.0.0.0' is the address of no node"),
+        ({"nodes": "n0=::,n1"}, {}, "--nodes: '::' is the address of no node"),
+        ({"image": "a b"}, {}, "--image: 'a b' is no image: a reference has no blanks"),
+        ({"router.version": "x.y"}, {}, "--router-version: 'x.y' is no version: write it like 0.5.12"),
+        ({"model_path": "~/m"}, {}, "--model-path: '~/m' begins with ~, which nothing expands"),
+        ({}, {"MODEL_DIR": "~/m"}, "environment variable MODEL_DIR: '~/m' begins with ~, which nothing expands"),
+        ({}, {"IBDEVICES": "rdma0,$(id)"}, "environment variable IBDEVICES: '$(id)' is no name of a device"),
+        ({"secrets": "A-B"}, {}, "--secret: 'A-B' is no name of a variable: give the name alone"),
         ({}, {"DISAGG_RUN_DECODE_TP": "1.5"}, "environment variable DISAGG_RUN_DECODE_TP: '1.5' is no whole number"),
         (
             {},

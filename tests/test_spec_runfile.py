@@ -36,6 +36,9 @@ def values(text: str) -> dict[str, object]:
         ("prefill: 2\n", "r.yaml:1: prefill: a single value stands where keys with values are expected"),
         ("prefill:\n", "r.yaml:1: prefill: nothing stands where keys with values are expected"),
         ("a: 1\n b: 2\n", "r.yaml:2: not valid YAML"),
+        ("set: {}\n", "r.yaml:1: unknown key 'set': the option --set is settings in a run file"),
+        ("prefill-tp: 8\n", "r.yaml:1: unknown key 'prefill-tp': the option --prefill-tp is prefill.tp in a run file"),
+        ("isl: 8\n", "r.yaml:1: unknown key 'isl': the option --isl is bench.isl in a run file"),
         ("prefill:\n  tp: eight\n", "r.yaml:2: prefill.tp: 'eight' is no whole number"),
         ("prefill:\n  tp: 8.0\n", "r.yaml:2: prefill.tp: '8.0' is no whole number"),
         ("prefill:\n  tp: [8]\n", "r.yaml:2: prefill.tp: a list stands where one value is expected"),
@@ -110,7 +113,8 @@ def test_every_option_has_a_key_that_is_read() -> None:
     samples |= {"settings": "{a: b}", "str": "plan"}
     for option in OPTIONS:
         text = "".join(f"{'  ' * depth}{part}:\n" for depth, part in enumerate(option.key))
-        found = run_file(text.rstrip() + " " + samples.get(option.type, "x") + "\n", "r.yaml")
+        sample = "1.2" if option.form == "version" else samples.get(option.type, "x")
+        found = run_file(text.rstrip() + " " + sample + "\n", "r.yaml")
         assert {each.path[: len(option.fields[0])] for each in found} == set(option.fields)
 
 

@@ -12,7 +12,7 @@ from disagg_run.errors import SpecError
 from disagg_run.sources import Source
 from disagg_run.spec.model import ROLES, ArgText
 from disagg_run.spec.option import Option, Path, Type
-from disagg_run.spec.values import BadValueError, no_nul, option_value, shell_words, variable_name, words
+from disagg_run.spec.values import BadValueError, check_form, no_nul, option_value, shell_words, variable_name, words
 
 _PROCESS = re.compile(r"[a-z][a-z0-9.@-]*")
 
@@ -75,6 +75,7 @@ def assign(option: Option, text: str, place: Place) -> Iterator[AnyAssignment]:
         yield args_at(option.fields[0], place.read(shell_words, text), place)
     elif option.type == "names":
         for name in place.read(words, text):
+            place.read(lambda one: check_form(option.form, one), name)
             yield Assignment(path=option.fields[0], type="names", value=name, place=place, key=option.key_text)
     elif option.type == "simulation":
         target, _, flags = text.partition(":") if re.match(_PROCESS.pattern + ":", text) else ("all", "", text)

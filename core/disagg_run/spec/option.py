@@ -17,6 +17,8 @@ Path = tuple[str, ...]
 Type = Literal[
     "int", "float", "bool", "str", "list", "sizes", "rate", "nodes", "args", "names", "env", "settings", "simulation"
 ]
+#: What a text, or each text of a list, must look like beside its type.
+Form = Literal["", "image", "device", "path", "secret", "version"]
 #: Types that may stand several times on a command line.
 REPEATABLE: tuple[Type, ...] = ("args", "names", "env", "settings", "simulation")
 
@@ -50,6 +52,7 @@ class Option:
     fields: tuple[Path, ...] = attrs.field(converter=_paths)
     metavar: str | None = None
     choices: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    form: Form = ""
     #: Least and greatest value of a number.
     minimum: float | None = None
     maximum: float | None = None

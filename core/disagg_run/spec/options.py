@@ -25,18 +25,30 @@ _WHAT = (
         contract=["ENGINE"],
     ),
     Option(key="model", summary="model of the engine's table", group=WHAT, metavar="NAME", contract=["MODEL_NAME"]),
-    Option(key="model-path", summary="the model on the nodes; default: DIR/NAME", group=WHAT, contract=["MODEL_PATH"]),
+    Option(
+        key="model-path",
+        summary="the model on the nodes; default: DIR/NAME",
+        group=WHAT,
+        form="path",
+        contract=["MODEL_PATH"],
+    ),
     Option(
         key="model-dir",
         summary="directory of models on the nodes; default: /models",
         group=WHAT,
         metavar="DIR",
+        form="path",
         contract=["MODEL_DIR"],
     ),
     Option(key="served-model-name", summary="name that clients use in requests", group=WHAT, metavar="NAME"),
     Option(key="connector", summary="KV connector plugin; default: the engine's", group=WHAT, metavar="NAME"),
-    Option(key="engine-version", summary="version to plan for; default: of the image or the newest known", group=WHAT),
-    Option(key="image", summary="container image of the engine; default: the bare host", group=WHAT),
+    Option(
+        key="engine-version",
+        summary="version to plan for; default: of the image or the newest known",
+        group=WHAT,
+        form="version",
+    ),
+    Option(key="image", summary="container image of the engine; default: the bare host", group=WHAT, form="image"),
 )
 
 _NODES = (
@@ -64,6 +76,7 @@ _NODES = (
         group=NODES,
         type="list",
         metavar="LIST",
+        form="device",
         contract=["IBDEVICES"],
     ),
 )
@@ -88,8 +101,13 @@ _ROUTER = (
     Option(key="router.policy", summary="routing policy", group=ROUTER),
     Option(key="router.prefill-policy", summary="policy among prefill workers", group=ROUTER),
     Option(key="router.decode-policy", summary="policy among decode workers", group=ROUTER),
-    Option(key="router.image", summary="container image; default: the engine's", group=ROUTER),
-    Option(key="router.version", summary="version whose flags are checked; default: the newest known", group=ROUTER),
+    Option(key="router.image", summary="container image; default: the engine's", group=ROUTER, form="image"),
+    Option(
+        key="router.version",
+        summary="version whose flags are checked; default: the newest known",
+        group=ROUTER,
+        form="version",
+    ),
     Option(key="router.args", summary="further flags, as one text", group=ROUTER, type="args"),
     Option(key="router.env", summary="a variable", group=ROUTER, type="env", metavar="NAME=VALUE"),
 )
@@ -183,6 +201,7 @@ _FINE = (
         summary="variable passed on by name and never written down",
         group=FINE,
         type="names",
+        form="secret",
         flag="--secret",
         metavar="NAME",
     ),

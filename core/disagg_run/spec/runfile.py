@@ -92,8 +92,13 @@ class _RunFile:
             yield key, inner, value
 
     def _unknown(self, key: str, known: list[str], path: Path) -> Exception:
-        remedy = did_you_mean(key.replace("_", "-").lower(), known)
-        elsewhere = [option.key_text for option in OPTIONS if option.key[-1] == key.replace("_", "-")]
+        written = key.replace("_", "-").lower()
+        option = next((each for each in OPTIONS if f"--{written}" in (each.flag, *each.aliases)), None)
+        elsewhere = [option.key_text for option in OPTIONS if option.key[-1] == written]
+        if option is not None and not path and option.key_text != written:
+            remedy = f"the option {option.flag} is {option.key_text} in a run file"
+        else:
+            remedy = did_you_mean(written, known)
         if not remedy and elsewhere:
             remedy = f"it belongs at {' or '.join(elsewhere)}"
         remedy = remedy or f"known keys are {', '.join(sorted(known))}"

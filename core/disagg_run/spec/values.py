@@ -12,10 +12,13 @@ from typing import Any
 
 from disagg_run.declarations import Setting
 from disagg_run.spec.model import Node
-from disagg_run.spec.option import Option
+from disagg_run.spec.option import Form, Option
 
-_INT = re.compile(r"[+-]?[0-9]{1,18}")
+_INT = re.compile(r"[+-]?[0-9]+")
+#: Digits of the longest number that is read; nothing that is counted here has more.
+_MOST_DIGITS = 18
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BOOL = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
@@ -27,6 +30,8 @@ class BadValueError(ValueError):
 def option_value(option: Option, text: str) -> Any:
     """The value of a plain option (no args, names, env, settings or simulation) from its text."""
     value = _READERS.get(option.type, line_of_text)(text)
+    for one in (value if isinstance(value, tuple) else (value,)) if option.form else ():
+        check_form(option.form, one)
     if option.choices and value not in option.choices:
         raise BadValueError(f"{text!r} is not one of {', '.join(option.choices)}")
     for one in value if option.type == "sizes" else (value,):
@@ -65,9 +70,32 @@ def check_choices(setting: Setting, value: Any) -> Any:
     return value
 
 
+def check_form(form: Form, text: str) -> None:
+    """Refuse a text that does not have the form."""
+    if form == "image" and re.search(r"\s", text):
+        raise BadValueError(f"{text!r} is no image: a reference has no blanks")
+    if form == "device" and not _DEVICE.fullmatch(text):
+        raise BadValueError(f"{text!r} is no name of a device: letters, digits and . _ : -")
+    if form == "path" and text.startswith("~"):
+        raise BadValueError(f"{text!r} begins with ~, which nothing expands: write the path in full")
+    if form == "secret" and not _VARIABLE.fullmatch(text):
+        # What stands behind = may be the secret itself: it is not shown.
+        shown = repr(text.partition("=")[0]) + (" with a value" if "=" in text else "")
+        raise BadValueError(f"{shown} is no name of a variable: give the name alone, and the value in the environment")
+    if form == "version":
+        from packaging.version import InvalidVersion, Version  # not every launch names one
+
+        try:
+            Version(text)
+        except InvalidVersion:
+            raise BadValueError(f"{text!r} is no version: write it like 0.5.12 or 0.5.12.post1") from None
+
+
 def whole_number(text: str) -> int:
     if not _INT.fullmatch(text.strip()):
         raise BadValueError(f"{text!r} is no whole number")
+    if len(text.strip()) > _MOST_DIGITS:
+        raise BadValueError(f"{text.strip()[:_MOST_DIGITS]}… is too large: it has {len(text.strip())} characters")
     return int(text)
 
 
@@ -133,7 +161,7 @@ def sizes(text: str) -> tuple[int, ...]:
     parts = re.split(r"\s*[x,]\s*|\s+", text.strip())
     if not all(_INT.fullmatch(part) for part in parts):
         raise BadValueError(f"{text!r} is no list of whole numbers such as 8x16x32")
-    return tuple(map(int, parts))
+    return tuple(map(whole_number, parts))
 
 
 def shell_words(text: str) -> tuple[str, ...]:
@@ -193,12 +221,14 @@ def make_node(name: str, address: str) -> Node:
     if address.startswith("[") and address.endswith("]"):
         address = address[1:-1]
     try:
-        ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address)
     except ValueError:
         if not _HOST.fullmatch(address) or re.fullmatch(r"[0-9.]+", address):
             hint = ": write it without a port" if re.fullmatch(r"[^:]+:[0-9]+|\[.*\]:[0-9]+", address) else ""
             raise BadValueError(f"{address!r} is neither an address nor a host name{hint}") from None
         return Node(name=name or address, address=address)
+    if parsed.is_unspecified or parsed.is_multicast or str(parsed) == "255.255.255.255":
+        raise BadValueError(f"{address!r} is the address of no node: others must reach the node at it")
     return Node(name=name, address=address)
 
 
