@@ -122,7 +122,7 @@ class _Gates:
 
     def _next(self, rank: Mapping[str, Any], barrier: Mapping[str, Any]) -> PlannedProcess | None:
         """What the rank started next; None = no process of ours: it went on to wait, or to the client."""
-        own = self.plan.ranks[rank["rank"]].processes()
+        own = self.plan.ranks[int(rank["rank"])].processes()
         if barrier["when"] == "before_server":
             return next(process for process in own if process.kind == "server")
         if barrier["when"] == "after_server":
