@@ -32,6 +32,16 @@ class Head:
     #: Its ports by listener name; empty until ports are allocated.
     ports: Mapping[str, int] = attrs.field(factory=dict, converter=frozen_map)
 
+    @property
+    def url(self) -> str:
+        """Where it serves HTTP, once ports are allocated: ``http://10.0.0.1:8000``."""
+        return f"http://{host_port(self.address, self.ports['http'])}"
+
+
+def host_port(address: str, port: int) -> str:
+    """``address:port``, an IPv6 address in brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
 
 def split_by_role(heads: tuple[Head, ...]) -> Mapping[Role, tuple[Head, ...]]:
     """The heads of each role, in their order."""
@@ -89,6 +99,11 @@ class RankContext:
     heads_by_role: Mapping[Role, tuple[Head, ...]] = attrs.field(
         default=attrs.Factory(lambda self: split_by_role(self.heads), takes_self=True), repr=False
     )
+
+    @property
+    def shares_node(self) -> bool:
+        """Whether several servers run on the node."""
+        return len(self.servers) > 1
 
     def heads_of(self, role: Role) -> tuple[Head, ...]:
         """The heads of one role, by worker index."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 from collections.abc import Mapping
 from typing import Literal
 
@@ -25,6 +27,27 @@ class Nic:
     addresses: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
     #: GID table: index -> GID.
     gids: Mapping[int, str] = attrs.field(factory=dict, converter=frozen_map)
+
+    @property
+    def has_ipv4_gid(self) -> bool:
+        """Whether a GID stands for an IPv4 address (RoCE v2 over IPv4)."""
+        return any(address.ipv4_mapped is not None for address in self._gid_addresses().values())
+
+    @property
+    def routable_gids(self) -> frozenset[int]:
+        """Indexes of the GIDs that reach beyond the link."""
+        return frozenset(
+            index
+            for index, address in self._gid_addresses().items()
+            if not (address.is_link_local or address.is_unspecified or address.is_loopback)
+        )
+
+    def _gid_addresses(self) -> dict[int, ipaddress.IPv6Address]:
+        addresses = {}
+        for index, gid in self.gids.items():
+            with contextlib.suppress(ValueError):  # an empty slot of the table
+                addresses[index] = ipaddress.IPv6Address(gid)
+        return addresses
 
 
 @attrs.frozen(kw_only=True)

@@ -14,15 +14,14 @@ from typing import Any
 
 import attrs
 
-from disagg_run import context, declarations, facts, hookspecs, records, sources
+from disagg_run import context, declarations, facts, hookspecs, node_needs, records, sources
 from disagg_run.spec import model
 
 HEAD = """\
 # Hooks
 
-Made from `hookspecs.py`, `context.py`, `declarations.py`, `records.py`, `facts.py`, `sources.py` and `spec/model.py`
-by `python -m disagg_run.hookdocs > docs/hooks.md`: change those, not this page. A first plugin, step by step, is in
-[writing-a-plugin.md](writing-a-plugin.md).
+Made from `hookspecs.py` and the modules of its records by `python -m disagg_run.hookdocs > docs/hooks.md`: change
+those, not this page. A first plugin, step by step, is in [writing-a-plugin.md](writing-a-plugin.md).
 """
 
 #: Chapters of records: title, opening words, module.
@@ -30,6 +29,7 @@ CHAPTERS = (
     ("Contexts: what a hook is given", context),
     ("Declarations: what a plugin says of itself", declarations),
     ("Records: what a plugin's hooks return", records),
+    ("What every engine asks of a node: functions to call", node_needs),
     ("Node facts", facts),
     ("What was asked", model),
     ("Sources", sources),

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import attrs
 
-from disagg_run.context import Process, RankContext
+from disagg_run.context import Process, RankContext, host_port
 from disagg_run.flags import MergedFlag
 from disagg_run.host import Selection
 from disagg_run.planning.contexts import Basis
@@ -24,7 +24,7 @@ from disagg_run.planning.document import (
     SourceTable,
 )
 from disagg_run.planning.environment import MergedEnv
-from disagg_run.planning.readiness import SETUP_TIMEOUT_S, check_order, host_port, order, readiness
+from disagg_run.planning.readiness import SETUP_TIMEOUT_S, check_order, order, readiness
 from disagg_run.ports import Allocation
 from disagg_run.records import ContainerNeeds, Listener, Patch, Preflight
 from disagg_run.sources import CORE_DEFAULT, Layer, Source

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from disagg_run.catalogue import Catalogue
+from disagg_run.context import host_port
 from disagg_run.errors import PlanError, PluginError, PortError
 from disagg_run.flags import MergedFlag
 from disagg_run.planning.document import After, PlannedProcess, Ready
@@ -16,11 +17,6 @@ _HEAD = re.compile(r"\{http:([a-z0-9-]+)\}")
 
 #: Setup commands are short; one that hangs must not hold nodes (seconds).
 SETUP_TIMEOUT_S = 300.0
-
-
-def host_port(address: str, port: int) -> str:
-    """``address:port``, an IPv6 address in brackets."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def readiness(

@@ -9,9 +9,9 @@ import time
 
 import attrs
 
+from disagg_run.context import host_port
 from disagg_run.errors import CanaryError
 from disagg_run.planning.document import LaunchPlan, PlannedProcess, Ready
-from disagg_run.planning.readiness import host_port
 from disagg_run.running.probes import Prober, generation_body
 from disagg_run.running.timing import Timing
 

@@ -6,7 +6,6 @@ What has no setting here is merged by key from the user's flags: ``--kv-transfer
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import Extension
 from disagg_run.facts import Nic
 from disagg_run.hookspecs import hookimpl
+from disagg_run.node_needs import forced_gid
 from disagg_run.records import EnvSetting, Flag, Listener, Preflight
 from disagg_run.sources import Layer, Source
 
@@ -56,7 +56,7 @@ def disagg_env(ctx: ProcessContext) -> Iterable[EnvSetting]:
 
 @hookimpl
 def disagg_preflight(ctx: RankContext) -> Iterable[Preflight]:
-    return () if ctx.spec.simulate else [library_check(ctx)]
+    return [library_check(ctx)]
 
 
 def handshake(ctx: ProcessContext) -> Listener:
@@ -104,7 +104,7 @@ def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
         return
     address, why = data_address(ctx)
     yield EnvSetting("ATOM_HOST_IP", address, source=_own(why))
-    chosen = gid_index(selected_nics(ctx))
+    chosen = forced_gid(selected_nics(ctx))
     if chosen is not None:
         index, why = chosen
         for name in GID_VARIABLES:
@@ -134,41 +134,6 @@ def selected_nics(ctx: ProcessContext) -> tuple[Nic, ...]:
         chosen = tuple(nic for nic in nics if nic.name in names)
         return chosen if len(chosen) == len(names) else ()
     return tuple(nic for nic in nics if nic.state == "ACTIVE")
-
-
-def gid_index(nics: tuple[Nic, ...]) -> tuple[int, str] | None:
-    """The GID index to force on devices where the automatic choice would take a link-local one, and why.
-
-    Where a port has an IPv4 GID the libraries find it; on ports with none they stop at index 0, which is link-local
-    (ROCm/ATOM#1748). None = leave the choice to them.
-    """
-    if not nics or any(not nic.gids for nic in nics):
-        return None
-    if any(_ipv4(gid) for nic in nics for gid in nic.gids.values()):
-        return None
-    common = set.intersection(*(set(nic.gids) for nic in nics))
-    routable = sorted(index for index in common if all(_routable(nic.gids[index]) for nic in nics))
-    if not routable:
-        return None
-    names = ", ".join(nic.name for nic in nics)
-    return routable[0], f"first GID that is routable on {names}; index 0 is link-local"
-
-
-def _address(gid: str) -> ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.IPv6Address(gid)
-    except ValueError:
-        return None
-
-
-def _ipv4(gid: str) -> bool:
-    address = _address(gid)
-    return address is not None and address.ipv4_mapped is not None
-
-
-def _routable(gid: str) -> bool:
-    address = _address(gid)
-    return address is not None and not (address.is_link_local or address.is_unspecified or address.is_loopback)
 
 
 def library_dir(ctx: RankContext) -> str:

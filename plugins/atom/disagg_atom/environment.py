@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from disagg_atom import models
-from disagg_atom.listeners import DP_MASTER_PORT, shares_node
+from disagg_atom.listeners import DP_MASTER_PORT
 from disagg_run.context import ProcessContext
 from disagg_run.records import EnvSetting
 
@@ -40,13 +40,12 @@ def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
 
 def _shared_node(ctx: ProcessContext) -> Iterator[EnvSetting]:
     """What keeps the servers of one node apart; a server that has a node to itself needs none of it."""
-    shared = shares_node(ctx)
-    if shared or ctx.process.gpus != tuple(range(len(ctx.process.gpus))):
+    if ctx.shares_node or ctx.process.gpus != tuple(range(len(ctx.process.gpus))):
         # Exactly one of the two: with both set, HIP would number the devices twice.
         yield EnvSetting("HIP_VISIBLE_DEVICES", ",".join(map(str, ctx.process.gpus)))
         yield EnvSetting("CUDA_VISIBLE_DEVICES", op="unset")
     if "dp_base" in ctx.ports:
         yield EnvSetting("ATOM_DP_BASE_PORT", str(ctx.ports["dp_base"]))
     master = ctx.ports.get("dp_master")
-    if master is not None and (shared or master != DP_MASTER_PORT):
+    if master is not None and (ctx.shares_node or master != DP_MASTER_PORT):
         yield EnvSetting("ATOM_DP_MASTER_PORT", str(master))

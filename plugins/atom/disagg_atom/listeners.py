@@ -24,11 +24,6 @@ SERVER_TIMEOUT_S = 2500.0
 ROUTER_TIMEOUT_S = 300.0
 
 
-def shares_node(ctx: ProcessContext) -> bool:
-    """Whether another server runs on the process's node."""
-    return len(ctx.servers) > 1
-
-
 def http_source(ctx: ProcessContext) -> Source:
     """Who chose the HTTP port of a server."""
     name = f"{ctx.process.role}_port"
@@ -58,7 +53,7 @@ def server_listeners(ctx: ProcessContext) -> Iterator[Listener]:
     )
     if models.dp_ranks(ctx.role_spec) > 1:
         yield Listener(name="dp_master", default_port=DP_MASTER_PORT)
-    if shares_node(ctx):
+    if ctx.shares_node:
         # One for each DP rank, in case every rank has a rendezvous of its own.
         yield Listener(name="dp_base", default_port=DP_BASE_PORT, count=models.dp_ranks(ctx.role_spec))
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from disagg_atom import container, environment, listeners, models, preflight, router, server, settings, versions
+from disagg_atom import environment, listeners, models, preflight, router, server, settings, versions
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import Engine, SharedValue
 from disagg_run.hookspecs import hookimpl
+from disagg_run.node_needs import container_needs
 from disagg_run.records import Command, ContainerNeeds, EnvSetting, Listener, Preflight, Simulation
 
 #: What prefill and decode must have in common.
@@ -31,7 +32,7 @@ def disagg_plugin() -> Engine:
         versions=versions.RANGE,
         default_version=versions.KNOWN,
         default_connector="atom-mooncake",
-        # The server has no flags for nodes and ranks (R17).
+        # The server has no flags for nodes and ranks.
         multi_node_workers=False,
         settings=settings.SERVER,
         contract_unset=settings.CONTRACT_UNSET,
@@ -67,7 +68,7 @@ def disagg_env(ctx: ProcessContext) -> Iterable[EnvSetting]:
 
 @hookimpl
 def disagg_container(ctx: RankContext) -> Iterable[ContainerNeeds]:
-    return [container.container_needs(ctx)]
+    return [container_needs(ctx.facts, vendor="amd", model=ctx.model_path)]
 
 
 @hookimpl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from disagg_run.context import Head, ProcessContext
+from disagg_run.context import ProcessContext
 from disagg_run.records import Command, Flag, flag
 
 #: Where the engine's image has it.
@@ -27,15 +27,9 @@ def _place(ctx: ProcessContext) -> Iterator[Flag]:
 def _workers(ctx: ProcessContext) -> Iterator[Flag]:
     yield flag("--pd-disaggregation")
     for head in ctx.heads_of("prefill"):
-        yield flag("--prefill", url(head))
+        yield flag("--prefill", head.url)
     for head in ctx.heads_of("decode"):
-        yield flag("--decode", url(head))
-
-
-def url(head: Head) -> str:
-    """Where a worker serves HTTP."""
-    address = f"[{head.address}]" if ":" in head.address else head.address
-    return f"http://{address}:{head.ports['http']}"
+        yield flag("--decode", head.url)
 
 
 def _policies(ctx: ProcessContext) -> Iterator[Flag]:
