@@ -33,6 +33,31 @@ def test_b26_the_data_address_is_that_of_the_chosen_device() -> None:
     assert planned(facts=facts).process("decode-0").env["ATOM_HOST_IP"] == "10.0.0.2"
 
 
+def test_no_device_is_no_error_and_nothing_is_written_of_one() -> None:
+    """Fault R27: after a failed detection an empty list of devices was passed on; ATOM takes none and finds its own."""
+    for facts in (NodeFacts(), NodeFacts(nics=[nic("ionic_0", state="DOWN")])):
+        launch = planned(facts={0: facts, 1: facts})
+        for name in ("prefill-0", "decode-0"):
+            process = launch.process(name)
+            assert "ib_device" not in json.loads(value(process, "--kv-transfer-config"))
+            assert "" not in {*process.argv, *process.env.values()}
+    assert [each.message for each in launch.warnings] == [
+        "no RDMA device is up on rank 0 (10.0.0.1): ionic_0 is DOWN",
+        "no RDMA device is up on rank 1 (10.0.0.2): ionic_0 is DOWN",
+    ]
+
+
+def test_b25_a_named_device_that_is_known_to_be_down_or_absent_is_remarked_on() -> None:
+    facts = {1: NodeFacts(nics=[nic("ionic_0"), nic("ionic_1", state="DOWN")])}
+    (warning,) = planned(facts=facts, ib_devices=["ionic_0", "ionic_1"]).warnings
+    assert warning.message.startswith("RDMA device 'ionic_1' (")
+    assert warning.message.endswith(") is not up on rank 1 (10.0.0.2): ionic_0 is ACTIVE, ionic_1 is DOWN")
+    (warning,) = planned(facts=facts, settings={"ib_device": "rdma0"}).warnings
+    assert "'rdma0'" in warning.message
+    assert planned(facts=facts, ib_devices=["ionic_0"]).warnings == ()
+    assert planned(ib_devices=["rdma0"]).warnings == ()
+
+
 def test_b23_a_routable_gid_is_chosen_where_the_automatic_one_is_link_local() -> None:
     gids = {0: "fe80:0000:0000:0000:0690:81ff:fe00:0001", 1: "fd93:16d3:59b6:0000:0000:0000:0000:0001"}
     nics = [nic("ionic_0", gids=gids), nic("ionic_1", gids=gids), nic("ionic_2", state="DOWN")]

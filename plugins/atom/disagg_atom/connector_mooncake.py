@@ -94,7 +94,32 @@ def transfer_config(ctx: ProcessContext) -> Flag:
     if device is not None:
         config["ib_device"] = device
         sources["ib_device"] = ctx.source("ib_device")
-    return Flag("--kv-transfer-config", json=config, leaf_sources=sources)
+    return Flag("--kv-transfer-config", json=config, leaf_sources=sources, remark=device_remark(ctx))
+
+
+def device_remark(ctx: ProcessContext) -> str:
+    """What the node's facts have against the RDMA devices; "" = nothing.
+
+    No error (R27): the engine takes no list, and finds devices itself; with none it falls back to TCP, or fails late.
+    """
+    nics = {nic.name: nic for nic in ctx.facts.nics} if ctx.facts and not ctx.spec.simulate else {}
+    here = f"rank {ctx.rank} ({ctx.node.name or ctx.node.address})"
+    states = ", ".join(f"{nic.name} is {nic.state or 'of unknown state'}" for nic in nics.values())
+    named, source = named_devices(ctx)
+    for name in named if nics else ():
+        if name not in nics or nics[name].state not in ("ACTIVE", ""):
+            return f"RDMA device {name!r} ({source}) is not up on {here}: {states}"
+    if nics and not named and all(nic.state == "DOWN" for nic in nics.values()):
+        return f"no RDMA device is up on {here}: {states}"
+    return ""
+
+
+def named_devices(ctx: ProcessContext) -> tuple[tuple[str, ...], Source]:
+    """The devices that were named, and by whom; () = none, the engine chooses."""
+    device = ctx.setting("ib_device")
+    if device is not None:
+        return (device,), ctx.source("ib_device")
+    return ctx.spec.ib_devices, ctx.spec.source("ib_devices")
 
 
 def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
@@ -117,7 +142,7 @@ def data_address(ctx: ProcessContext) -> tuple[str, str]:
     Left to itself the engine asks for the route to 8.8.8.8 and takes 0.0.0.0 where there is none. So it is always told:
     the address of the chosen RDMA device where the node's facts have one, else the node's own.
     """
-    device = ctx.setting("ib_device") or next(iter(ctx.spec.ib_devices), None)
+    device = next(iter(named_devices(ctx)[0]), None)
     for nic in ctx.facts.nics if ctx.facts else ():
         if nic.name == device and nic.addresses:
             address = min(nic.addresses, key=lambda each: ":" in each)
@@ -128,8 +153,7 @@ def data_address(ctx: ProcessContext) -> tuple[str, str]:
 def selected_nics(ctx: ProcessContext) -> tuple[Nic, ...]:
     """The devices that may carry KV, as far as they are known: those named, else all that are up."""
     nics = ctx.facts.nics if ctx.facts else ()
-    device = ctx.setting("ib_device")
-    names = (device,) if device is not None else ctx.spec.ib_devices
+    names, _ = named_devices(ctx)
     if names:
         chosen = tuple(nic for nic in nics if nic.name in names)
         return chosen if len(chosen) == len(names) else ()
