@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -210,6 +211,53 @@ def test_output_that_cannot_be_written_is_one_line(arguments: list[str]) -> None
     assert ended.returncode in (1, 2)
     assert ended.stderr.count("\n") == 1
     assert "no space left on device" in ended.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ASKED, [*ASKED[1:], "--simulate"], ["engines"]])
+def test_a_closed_stdout_is_one_line_and_a_closed_stderr_is_silence(arguments: list[str]) -> None:
+    def ended(closed: str) -> subprocess.CompletedProcess[str]:
+        script = f'exec "$0" -m disagg_run "$@" {closed}'
+        command = ["bash", "-c", script, sys.executable, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    without = ended(">&-")
+    assert without.returncode >= 1
+    assert without.stderr.count("\n") == 1
+    assert "bad file descriptor" in without.stderr
+    assert ended(">&- 2>&-").returncode >= 1
+
+
+def test_an_error_never_goes_to_stdout_where_stderr_is_closed() -> None:
+    command = ["bash", "-c", 'exec "$0" -m disagg_run plan --engine nope 2>&- <&-', sys.executable]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("", "", 3)
+
+
+def test_ctrl_c_while_modules_are_imported_leaves_no_traceback() -> None:
+    code = """
+import os, signal, sys, time
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(30)
+sys.meta_path.insert(0, Finder())
+from disagg_run.cli.start import entry
+entry()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=False)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
+
+
+def test_an_empty_path_of_the_run_is_refused() -> None:
+    asked = [*ASKED[1:], "--simulate"]
+    assert refused(*asked, "--run-dir", "", code=2) == "--run-dir names no file: leave it out, or give its path"
+    assert refused(*asked, "--token-file", " ", code=2) == "--token-file names no file: leave it out, or give its path"
+
+
+def test_a_dry_run_that_is_neither_yes_nor_no_starts_nothing() -> None:
+    line = refused(*ASKED[1:], "--simulate", code=3, DRY_RUN="perhaps")
+    assert line == "environment variable DRY_RUN: 'perhaps' is neither true nor false"
 
 
 def test_bytes_that_are_no_text_pass_through_the_plan_and_its_script() -> None:

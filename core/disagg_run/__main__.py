@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disagg_run.cli.main import entry
+from disagg_run.cli.start import entry
 
 if __name__ == "__main__":
     entry()

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from disagg_run.cli.output import emit, remark
 from disagg_run.cli.plan import plan_asked, render
-from disagg_run.errors import RunError
+from disagg_run.errors import RunError, UsageError
+from disagg_run.spec.environment import UNSET, contract_place
+from disagg_run.spec.values import switch
 
 if TYPE_CHECKING:
     from disagg_run.planning.document import LaunchPlan
     from disagg_run.running.acting import Acting
-
-#: Texts of the contract's ``DRY_RUN`` that ask for it.
-_YES = ("1", "true", "yes")
 
 
 def launch(given: Mapping[str, Any]) -> int:
@@ -27,9 +26,12 @@ def launch(given: Mapping[str, Any]) -> int:
     """
     from disagg_run.running.acting import acting_rank
 
+    for name in ("run_dir", "token_file"):
+        if given[name] is not None and not given[name].strip():
+            raise UsageError(f"--{name.replace('_', '-')} names no file", remedy="leave it out, or give its path")
+    dry = given["dry_run"] or _dry_run(os.environ)
     spec, plan = plan_asked(given)
     acting = acting_rank(spec, len(plan.ranks), os.environ, asked=given["rank"])
-    dry = given["dry_run"] or os.environ.get("DRY_RUN", "").lower() in _YES
     if acting is None or acting.rank == 0 or dry:
         emit(render(plan, "table"))
     if dry:
@@ -42,6 +44,12 @@ def launch(given: Mapping[str, Any]) -> int:
 
     run_dir, token_file = (None if given[name] is None else Path(given[name]) for name in ("run_dir", "token_file"))
     return run(plan, LaunchOptions(smoke=given["smoke"], run_dir=run_dir, token_file=token_file))
+
+
+def _dry_run(environ: Mapping[str, str]) -> bool:
+    """Whether the contract's ``DRY_RUN`` asks for the plan alone; a text that is neither yes nor no starts nothing."""
+    text = environ.get("DRY_RUN", "")
+    return text not in UNSET and bool(contract_place("DRY_RUN").read(switch, text))
 
 
 def _run_rank(plan: LaunchPlan, acting: Acting, given: Mapping[str, Any]) -> int:

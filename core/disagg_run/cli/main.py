@@ -119,7 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
     except OSError as error:
         close_stdout()  # a full disk, a file that vanished: the system's own words say what and where
-        return _complain(str(error).lower(), 1)
+        reason = (error.strerror or str(error)).lower()
+        return _complain(reason if error.filename is None else f"{str(error.filename)!r}: {reason}", 1)
 
 
 def _complain(message: str, code: int) -> int:
@@ -155,8 +156,3 @@ def usage_error(error: click.ClickException, words: Sequence[str]) -> UsageError
         return UsageError(f"unknown option {error.option_name!r}", remedy=remedy)
     message = one_line(error.format_message()).rstrip(".")
     return UsageError(message[:1].lower() + message[1:], remedy=remedy)
-
-
-def entry() -> None:
-    """The console script."""
-    sys.exit(main())
