@@ -123,7 +123,7 @@ def test_an_engine_that_is_not_there_is_one_line() -> None:
             "setting 'Block-Size': write names in l",
         ),
         ({"settings": [Setting(name="block_size", type="int", summary="")]}, "setting 'block_size' has no summary"),
-        ({"parity": [SharedValue(name="block", why="x")]}, "parity 'block' names neither a flag nor a variable"),
+        ({"parity": [SharedValue(name="block", why="x")]}, "parity 'block' names no flag or variable that carries it"),
         ({"parity": [SharedValue(name="block", flag="--a")]}, "parity 'block' does not say why"),
         (
             {"catalogues": [CatalogueRef(program="server", version="1.0", file=Path("/nowhere/flags.json"))]},

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
 from disagg_run.spec.model import Role, as_tuple, frozen_map
+
+if TYPE_CHECKING:
+    from disagg_run.context import RankContext
 
 
 @attrs.frozen(kw_only=True)
@@ -72,13 +75,15 @@ class GoneFlag:
 
 @attrs.frozen(kw_only=True)
 class SharedValue:
-    """A setting that prefill and decode must have in common, compared on the finished commands."""
+    """A setting that prefill and decode must have in common, compared once the commands are finished."""
 
     #: Name for ``--waive`` and messages: ``block-size``.
     name: str
     #: Flag (any of its names) or variable that carries it.
     flag: str = ""
     env: str = ""
+    #: Function of the plugin that computes it for a role, where neither carries it; its name is shown in messages.
+    computed: Callable[[RankContext, Role], Any] | None = None
     #: Key path inside a JSON-valued flag: ``("kv_connector_extra_config", "read_mode")``.
     key: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
     #: Why they must agree, in one clause.

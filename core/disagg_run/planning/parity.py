@@ -1,22 +1,24 @@
-"""What prefill and decode must have in common, compared on the finished commands."""
+"""What prefill and decode must have in common, compared once the commands are finished."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
 
 from disagg_run.catalogue import Catalogue
+from disagg_run.context import RankContext
 from disagg_run.declarations import SharedValue
-from disagg_run.errors import ParityError
+from disagg_run.errors import DisaggError, ParityError, PluginError
 from disagg_run.flags import MergedFlag
 from disagg_run.planning.document import Remark
 from disagg_run.planning.environment import MergedEnv
 from disagg_run.planning.resolve import in_range
 from disagg_run.planning.values import flag_value
 from disagg_run.sources import CORE_DEFAULT, Source
+from disagg_run.spec.model import Role
 
 
 @attrs.frozen(kw_only=True)
@@ -24,7 +26,8 @@ class Side:
     """One worker's head, as the comparison sees it."""
 
     process: str
-    role: str
+    role: Role
+    context: RankContext
     flags: tuple[MergedFlag, ...]
     env: MergedEnv
     catalogue: Catalogue | None
@@ -71,6 +74,8 @@ def _shown(value: Any) -> str:
 
 
 def _value(shared: SharedValue, side: Side) -> tuple[Any, Source | str]:
+    if shared.computed is not None:
+        return _computed(shared, shared.computed, side)
     if shared.env:
         provenance = side.env.provenance.get(f"env/{shared.env}")
         return (side.env.env.get(shared.env), provenance[0][0]) if provenance else (None, CORE_DEFAULT)
@@ -80,6 +85,18 @@ def _value(shared: SharedValue, side: Side) -> tuple[Any, Source | str]:
     spec = side.catalogue.lookup(shared.flag) if side.catalogue else None
     default = None if shared.key else getattr(spec, "default", None)
     return (None if default is None else _comparable(default)), f"the engine's own default of {shared.flag}"
+
+
+def _computed(
+    shared: SharedValue, function: Callable[[RankContext, Role], Any], side: Side
+) -> tuple[Any, Source | str]:
+    name = function.__name__
+    try:
+        return function(side.context, side.role), f"by {name}"
+    except DisaggError:
+        raise
+    except Exception as error:  # a plugin's own code runs here, whatever it raises is its fault
+        raise PluginError(f"{name}, which computes {shared.name} of {side.role}, failed: {error!r}") from error
 
 
 def _comparable(default: Any) -> str:

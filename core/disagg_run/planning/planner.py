@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from disagg_run.catalogue import Catalogue
@@ -117,8 +117,15 @@ class _Planning:
             allocation=allocation,
             version_source=self.version_source,
             warnings=tuple(self.warnings.values()),
-            waived=waived,
+            waived=(*waived, *self._further_waivers(waived)),
         )
+
+    def _further_waivers(self, found: Iterable[Remark]) -> Iterator[Remark]:
+        """A plan shows all that was asked to be let through, also what a plugin or a node checks."""
+        shown = {remark.source for remark in found}
+        for name in self.basis.spec.waive:
+            if name not in shown:
+                yield Remark(message="let through wherever it is checked", source=name)
 
     def _listeners(self, ranks: Sequence[RankContext]) -> dict[str, tuple[Listener, ...]]:
         found: dict[str, tuple[Listener, ...]] = {}
@@ -195,6 +202,7 @@ class _Planning:
             Side(
                 process=draft.process.name,
                 role=draft.process.role,
+                context=rank.context,
                 flags=draft.flags,
                 env=draft.env,
                 catalogue=catalogue,

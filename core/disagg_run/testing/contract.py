@@ -93,8 +93,8 @@ def _settings(engine: Engine) -> Complaints:
 
 def _parity(engine: Engine) -> Complaints:
     for shared in engine.parity:
-        if not (shared.flag or shared.env):
-            yield f"parity {shared.name!r} names neither a flag nor a variable that carries it"
+        if not (shared.flag or shared.env or shared.computed):
+            yield f"parity {shared.name!r} names no flag or variable that carries it, and no function that computes it"
         if not shared.why.strip():
             yield f"parity {shared.name!r} does not say why prefill and decode must agree"
 

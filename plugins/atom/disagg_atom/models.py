@@ -10,7 +10,7 @@ import attrs
 
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import ModelRow
-from disagg_run.spec.model import RoleSpec, as_tuple, frozen_map
+from disagg_run.spec.model import Role, RoleSpec, as_tuple, frozen_map
 from disagg_run.tables import read_model_table
 
 #: How a role spreads attention and experts over its GPUs.
@@ -94,9 +94,13 @@ def served_name(ctx: RankContext) -> str:
     return ctx.spec.served_model_name or ctx.model_path
 
 
-def attention_tp(role: RoleSpec) -> int:
-    """Over how many GPUs one request's attention is split: under DP attention every GPU has requests of its own."""
-    return 1 if role.dp_attention else role.tp or 1
+def attention_tp(ctx: RankContext, role: Role) -> int | None:
+    """Over how many GPUs a role splits one request's attention; None for a model in which roles may differ.
+
+    Under DP attention every GPU has requests of its own.
+    """
+    asked = ctx.spec.role(role)
+    return None if body(ctx).mixed_tp else 1 if asked.dp_attention else asked.tp
 
 
 def dp_ranks(role: RoleSpec) -> int:

@@ -13,6 +13,11 @@ from disagg_run.records import Command, ContainerNeeds, EnvSetting, Listener, Pr
 
 #: What prefill and decode must have in common.
 PARITY = (
+    SharedValue(
+        name="attention-tp",
+        computed=models.attention_tp,
+        why="this model is not known to work otherwise (DP attention counts as 1)",
+    ),
     SharedValue(name="block-size", flag="--block-size", why="KV moves block by block"),
     SharedValue(name="kv-cache-dtype", flag="--kv_cache_dtype", why="KV is moved as it lies in memory"),
     SharedValue(name="speculation-method", flag="--method", why="the draft's KV moves along"),

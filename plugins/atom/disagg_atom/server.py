@@ -10,7 +10,7 @@ import attrs
 from disagg_atom import models
 from disagg_atom.listeners import http_source
 from disagg_run.context import ProcessContext
-from disagg_run.errors import ParityError, SpecError
+from disagg_run.errors import SpecError
 from disagg_run.records import Command, Flag, flag
 from disagg_run.sources import Layer, Source
 from disagg_run.spec.model import Role
@@ -20,17 +20,12 @@ PROGRAM = ("python3", "-m", "atom.entrypoints.openai_server")
 #: Batch sizes for which decode captures graphs, in every public recipe: steps of 8 up to 256.
 CAPTURE_SIZES = (1, 2, 4, *range(8, 257, 8))
 
-#: Name of the check that an expert waives to split attention differently in prefill and decode.
-TP_CHECK = "attention-tp"
-
 
 def server_command(ctx: ProcessContext) -> Command:
     """The command of one worker; its flags in the order of the public launcher.
 
-    Raises ParityError for prefill and decode that split attention differently where nobody knows that to work, and
-    SpecError for speculation with a model for which no method is known.
+    Raises SpecError for speculation with a model for which no method is known.
     """
-    _check_attention_split(ctx)
     flags = (*_place(ctx), *_parallelism(ctx), *_speculation(ctx), *_memory(ctx), *_quantization(ctx), *_graphs(ctx))
     return Command(program=PROGRAM, flags=flags)
 
@@ -145,14 +140,3 @@ def _graphs(ctx: ProcessContext) -> Iterator[Flag]:
 
 def _json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
-
-
-def _check_attention_split(ctx: ProcessContext) -> None:
-    prefill, decode = models.attention_tp(ctx.spec.prefill), models.attention_tp(ctx.spec.decode)
-    if prefill == decode or models.body(ctx).mixed_tp or TP_CHECK in ctx.spec.waive:
-        return
-    raise ParityError(
-        f"prefill splits attention over {prefill} GPUs and decode over {decode} (DP attention counts as 1), which is"
-        f" not known to work for {ctx.model.name!r} over {ctx.connector}",
-        remedy=f"make them equal, or let it through with --waive {TP_CHECK} and check the answers",
-    )
