@@ -239,9 +239,10 @@ def test_ranks_that_are_started_one_on_each_node_meet_serve_and_end(job: Job) ->
     (run_dir,) = (job.directory / "runs").iterdir()
     assert run_dir.name == "7.0-tiny-disagg"
     for rank in range(2):
-        assert f"rank {rank} (NODE_RANK); run directory: {run_dir}" in outs[rank][1]
+        assert outs[rank][1].startswith(f"disagg-run: rank {rank} (NODE_RANK) in {run_dir}\n")
         assert json.loads((run_dir / f"result.rank{rank}.json").read_text())["exit_code"] == 0
     assert json.loads((run_dir / "plan.json").read_text())["bound"] is True
+    assert (run_dir / "plan.rank1.json").read_text() == (run_dir / "plan.json").read_text()
     logs = {file.name for file in (run_dir / "logs").iterdir()}
     assert any("prefill-0" in name for name in logs)
     assert any("decode-0" in name for name in logs)

@@ -71,12 +71,11 @@ def _run_rank(plan: LaunchPlan, acting: Acting, given: Mapping[str, Any]) -> int
     shared = Path.cwd() / "runs" / f"{run_id}-{plan.engine}" if _shared_id() else default_path(plan, run_id)
     run_dir = RunDir(path=(shared if given["run_dir"] is None else Path(given["run_dir"])).absolute())
     run_dir.make()
-    # Ranks may share the directory: each writes the same text, and none may see half of another's.
-    written = run_dir.path / f".{run_dir.plan.name}.rank{rank}"
-    written.write_bytes(plan.to_json().encode("utf-8", "surrogatepass"))
-    written.replace(run_dir.plan)
-    remark(f"rank {rank} ({acting.why}); run directory: {run_dir.path}")
-    words = ["agent", "--plan", str(run_dir.plan), "--rank", str(rank), "--run-dir", str(run_dir.path)]
+    # Ranks may share the directory, and none may read what another is just writing.
+    file = run_dir.path / f"plan.rank{rank}.json" if rank else run_dir.plan
+    file.write_bytes(plan.to_json().encode("utf-8", "surrogatepass"))
+    remark(f"rank {rank} ({acting.why}) in {run_dir.path}")
+    words = ["agent", "--plan", str(file), "--rank", str(rank), "--run-dir", str(run_dir.path)]
     words += ["--run-id", run_id]
     for name in ("star", "token_file", "smoke"):
         if given[name] is not None:
