@@ -43,7 +43,7 @@ class Centre:
             timing=timing,
             note=lambda event, **data: self.notes.append((event, data)),
         )
-        self.verdict.on_failure = self.hub.fail
+        self.verdict.on_failure = self.hub.stop
 
     def spoke(self, rank: int, *, token: str = "secret", digest: str = "sha256:1", timing: Timing = FAST) -> Outer:
         return Outer(rank, token, digest, timing)

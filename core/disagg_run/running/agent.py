@@ -9,25 +9,25 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 import attrs
 
 from disagg_run.errors import CanaryError, DisaggError, WorkloadError
 from disagg_run.logs import event_log
-from disagg_run.running import environment, teardown
+from disagg_run.running import environment
 from disagg_run.running.bringup import BringUp
 from disagg_run.running.console import Console
+from disagg_run.running.ending import Ending
 from disagg_run.running.first import FirstRank
 from disagg_run.running.gates import Board
 from disagg_run.running.link import Spoke
 from disagg_run.running.node_setup import prepare
-from disagg_run.running.outcome import GUARDIAN, RUN, Failure, signal_name
+from disagg_run.running.outcome import GUARDIAN, RUN, SIGNAL_CODES, Failure, signal_name
 from disagg_run.running.probes import Prober, http_client
 from disagg_run.running.reaper import Reaper
-from disagg_run.running.report import describe
-from disagg_run.running.rundir import RunDir, write_result
+from disagg_run.running.rundir import RunDir
 from disagg_run.running.share import Share
 from disagg_run.running.star import Hub
 from disagg_run.running.star_socket import STAR_PORT, listen
@@ -36,8 +36,6 @@ from disagg_run.running.tails import Tails, last_lines
 from disagg_run.running.timing import Timing
 from disagg_run.running.verdict import Verdict
 
-#: Exit codes of a run that a signal ended.
-_SIGNAL_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 #: For a second signal to mean that the grace is over, in seconds after the first (a terminal and a launcher may both
 #: deliver the first one).
 _SECOND_S = 0.5
@@ -94,10 +92,12 @@ class Agent:
         self.hurry = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._signalled = 0.0
-        self.link: Hub | Spoke = self._hub() if self.rank == 0 else self._spoke()
-        self.verdict.on_failure = self._failed
+        #: Rank 0's end of the star, or another rank's.
+        self.hub = self._hub() if self.rank == 0 else None
+        self.spoke = self._spoke() if self.rank != 0 else None
+        self.verdict.on_failure = self._tell_failure
         self.bring_up = BringUp(self)
-        self.first = FirstRank(self, self.link) if isinstance(self.link, Hub) else None
+        self.first = FirstRank(self, self.hub) if self.hub is not None else None
 
     def _told_to_processes(self) -> dict[str, str]:
         return {
@@ -135,7 +135,7 @@ class Agent:
         self.reaper.open()
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._defect)
-        for signum in _SIGNAL_CODES:
+        for signum in SIGNAL_CODES:
             loop.add_signal_handler(signum, self._signal, signum)
         self.log.debug(
             "agent.started", pid=os.getpid(), guardian=self._guardian, run_dir=str(self.options.run_dir.path)
@@ -143,7 +143,12 @@ class Agent:
         self.spawn(self.tails.run())
         self.spawn(self._work())
         await self.verdict.wait()
-        await self._end()
+        await self._stop_work()
+        await Ending(self).run()
+        await self.client.aclose()
+        self.console.close()
+        self._sink.close()
+        self.reaper.close()
         return self.verdict.exit_code
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -160,7 +165,7 @@ class Agent:
                 # A process that died and caused this is reported meanwhile, and is then the culprit.
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self.verdict.wait(), self.timing.settle_s)
-            self.verdict.fail(Failure.of(error, rank=self.rank, process=getattr(error, "process", RUN)))
+            self.verdict.fail(Failure.of(error, rank=self.rank, process=RUN))
         except Exception as error:  # noqa: BLE001 - a defect of ours must still end the run everywhere
             self._defect(None, {"exception": error})
 
@@ -186,10 +191,10 @@ class Agent:
 
     async def _join(self) -> None:
         star = self.options.star or (self.share.first_address, STAR_PORT)
-        if isinstance(self.link, Spoke):
-            await self.link.open(*star)
-        elif self.first is not None and self.share.ranks > 1:
-            await self.link.open(self.options.star_socket or listen(*star))
+        if self.spoke is not None:
+            await self.spoke.open(*star)
+        elif self.hub is not None and self.first is not None and self.share.ranks > 1:
+            await self.hub.open(self.options.star_socket or listen(*star))
             self.first.register.set(star=f"{star[0]}:{star[1]}")
 
     # --- how it ends ---------------------------------------------------------------------------------------------
@@ -207,15 +212,26 @@ class Agent:
                     rank=self.rank,
                     process=RUN,
                     message=f"ended by {name}",
-                    exit_code=_SIGNAL_CODES[signum],
+                    exit_code=SIGNAL_CODES[signum],
                     signal=name,
                 )
             )
         elif now - self._signalled > _SECOND_S:
             self.hurry.set()
 
-    def _failed(self, failure: Failure) -> None:
-        self.link.fail(failure)
+    def _tell_failure(self, failure: Failure) -> None:
+        if self.hub is not None:
+            self.hub.stop(failure)
+        elif self.spoke is not None:
+            self.spoke.fail(failure)
+
+    def announce(self, state: Mapping[str, Any]) -> None:
+        """Tell whom it concerns how far a process of this rank has come."""
+        if self.spoke is not None:
+            self.spoke.announce(state)
+        if self.hub is not None and self.first is not None:
+            self.hub.announce(state)
+            self.first.register.state(state)
 
     def blame(self, error: DisaggError, process: str, **more: Any) -> None:
         """Fail the run because of one of this rank's processes, with the end of its log."""
@@ -223,78 +239,9 @@ class Agent:
         failure = Failure.of(error, rank=self.rank, process=process)
         self.verdict.fail(attrs.evolve(failure, lines=last_lines(log), log=str(log) if log.exists() else "", **more))
 
-    async def _end(self) -> None:
-        culprit = self.verdict.culprit
-        orderly = culprit is None or culprit.exit_code in _SIGNAL_CODES.values()
-        if culprit is not None:
-            self.log.error("run.failed", culprit=culprit.process, culprit_rank=culprit.rank, message=culprit.message)
-        await self._stop_work()
-        left = await self._tear_down(orderly=orderly)
-        if left:
-            self.log.error("teardown.left", what=left)
-            text = f"teardown left something behind: {'; '.join(left)}"
-            self.verdict.spoil(Failure(rank=self.rank, process=RUN, message=text))
-        if isinstance(self.link, Hub):
-            for lost in self.link.lost:
-                self.verdict.spoil(lost)
-            await self.link.close(self.verdict.culprit)
-        else:
-            await self.link.close(
-                left, wait_s=4 * (self.timing.grace_s if orderly else self.timing.failure_grace_s) + 5
-            )
-        self._write_down()
-        self.tails.close()
-        self._report()
-        await self.client.aclose()
-        self.console.close()
-        self._sink.close()
-        self.reaper.close()
-
     async def _stop_work(self) -> None:
         # Before Python 3.12 wait_for may lose a cancellation that comes just when its answer does: say it again.
         while self._tasks:
             for task in tuple(self._tasks):
                 task.cancel()
             await asyncio.wait(self._tasks, timeout=_AGAIN_S)
-
-    async def _tear_down(self, *, orderly: bool) -> list[str]:
-        grace = self.timing.grace_s if orderly else self.timing.failure_grace_s
-        left: list[str] = []
-        kinds = (("workload", "router"), ("server",), ("service", "setup"))
-        for stage in kinds if orderly else (sum(kinds, ()),):
-            group = [running for running in self.supervisor.started if running.plan.kind in stage]
-            if group:
-                swept = await teardown.end(self.supervisor, group, grace, self.hurry)
-                for name in swept.killed:
-                    self.log.warning("process.killed", process=name, after_s=grace)
-                left += swept.left
-            if isinstance(self.link, Hub) and (not orderly or "router" in stage):
-                self.link.stop(self.verdict.culprit)
-            if isinstance(self.link, Hub) and (not orderly or "server" in stage):
-                left += await self._others(grace)
-        left += (await teardown.end_strays(min(grace, self.timing.failure_grace_s))).left
-        left += await teardown.open_ports(self.share.processes(), self.share.rank.node.address)
-        self.log.info("teardown.done", left=left)
-        return left
-
-    async def _others(self, grace: float) -> list[str]:
-        assert isinstance(self.link, Hub)
-        silent = await self.link.settled(3 * grace + 2)
-        return [*self.link.left, *(f"the agent of rank {rank} has not said that it has torn down" for rank in silent)]
-
-    def _write_down(self) -> None:
-        for failure in self.verdict.consequences:
-            self.log.info(
-                "run.consequence", culprit=failure.process, culprit_rank=failure.rank, message=failure.message
-            )
-        if self.first is not None:
-            self.first.register.set(state="failed" if self.verdict.culprit else "finished", ended=time.time())
-        consequences = [failure.to_data() for failure in self.verdict.consequences]
-        write_result(self.options.run_dir, self.rank, self.verdict.culprit, consequences=consequences)
-
-    def _report(self) -> None:
-        culprit = self.verdict.culprit
-        if culprit is None or self.options.launched:
-            return
-        for line in describe(culprit, self.options.run_dir.path):
-            self.console.write(line)

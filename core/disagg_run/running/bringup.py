@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from disagg_run.errors import GateTimeout, PreflightError, ProcessDied
 from disagg_run.planning.document import PlannedProcess, Ready
@@ -73,12 +73,7 @@ class BringUp:
         if not agent.board.reach(running.name, stage):
             return
         mark = {"pid": running.pid, "start": running.stat.start, "since": time.time()}
-        self._announce({"process": running.name, "stage": stage, **mark})
-
-    def _announce(self, state: dict[str, Any]) -> None:
-        self._agent.link.announce(state)
-        if self._agent.first is not None:
-            self._agent.first.register.state(state)
+        agent.announce({"process": running.name, "stage": stage, **mark})
 
     async def _reachable(self, process: PlannedProcess) -> None:
         """See that what is ready on other nodes also answers here."""
@@ -137,7 +132,7 @@ class BringUp:
     def _exited(self, running: Running) -> None:
         agent = self._agent
         agent.log.info("process.exited", process=running.name, pid=running.pid, how=str(running.exit))
-        self._announce({"process": running.name, "exit": str(running.exit)})
+        agent.announce({"process": running.name, "exit": str(running.exit)})
         if agent.verdict.ended or running.plan.kind in ("setup", "workload"):
             return
         if agent.board.reached(running.name, "ready"):

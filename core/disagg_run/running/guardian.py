@@ -16,7 +16,7 @@ import attrs
 
 from disagg_run.errors import RunError
 from disagg_run.running import proctree
-from disagg_run.running.outcome import Exit
+from disagg_run.running.outcome import SIGNAL_CODES, Exit
 
 _FORWARDED = (signal.SIGTERM, signal.SIGINT)
 #: A closed terminal or connection ends a run like a termination.
@@ -45,8 +45,11 @@ def guard(body: Callable[[], int], on_killed: Callable[[Exit], None] | None = No
     agent = os.fork()
     if agent == 0:
         _become_agent(guardian, body)
-    ended = _Guardian(agent).wait()
+    watch = _Guardian(agent)
+    ended = watch.wait()
     left = sweep()
+    if ended.signum and ended.signum == watch.told:
+        return SIGNAL_CODES[signal.Signals(ended.signum)]  # it was told to end before it could do so in order
     if ended.signum and on_killed is not None:
         on_killed(ended)
     if left:
@@ -80,6 +83,8 @@ class _Guardian:
     agent: int
     #: Monotonic time at which the agent is killed; None = it may run.
     deadline: float | None = None
+    #: The last signal that was passed on; 0 = none.
+    told: int = 0
 
     def wait(self) -> Exit:
         """Until the agent has ended."""
@@ -92,7 +97,8 @@ class _Guardian:
                 os.kill(self.agent, signal.SIGKILL)
                 self.deadline = None
             elif received != signal.SIGCHLD:
-                os.kill(self.agent, _TRANSLATED.get(signal.Signals(received), received))
+                self.told = _TRANSLATED.get(signal.Signals(received), received)
+                os.kill(self.agent, self.told)
                 if self.deadline is None:
                     self.deadline = time.monotonic() + PATIENCE_S
 

@@ -15,6 +15,9 @@ from disagg_run.spec.model import as_tuple
 #: What a failure that is nobody's exit is blamed on.
 AGENT, GUARDIAN, RUN = "agent", "guardian", "run"
 
+#: Exit codes of a run that a signal ended.
+SIGNAL_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
+
 _MAX_LINE = 500
 
 

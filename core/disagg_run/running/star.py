@@ -103,10 +103,6 @@ class Hub:
             if member is not None:
                 self._send(member, {"type": "state", **state})
 
-    def fail(self, failure: Failure) -> None:
-        """Tell all ranks that the run has failed."""
-        self.stop(failure)
-
     def stop(self, culprit: Failure | None) -> None:
         """Tell all ranks that the run is over and why; the first word counts."""
         if self._stopped is None:

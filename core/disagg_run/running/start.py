@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
@@ -79,9 +80,14 @@ def _run(plan_file: Path, rank: int, options: Mapping[str, Any]) -> int:
     run_dir = RunDir(path=(options.get("run_dir") or default_path(plan, run_id)).absolute())
     token = read_token(options.get("token_file"), needed=len(plan.ranks) > 1)
     os.environ.pop(environment.TOKEN, None)
-    star = _star(options.get("star"))
+    star, share = _star(options.get("star")), share_of(plan, rank)
+    if rank == 0:
+        run_dir.make()
+        with contextlib.suppress(OSError):
+            run_dir.plan.write_bytes(text)
+    print(f"run directory: {run_dir.path}", file=sys.stderr)
     agent = AgentOptions(
-        share=share_of(plan, rank),
+        share=share,
         run_dir=run_dir,
         run_id=run_id,
         token=token,

@@ -82,7 +82,7 @@ class Supervisor:
 
     def log_path(self, name: str) -> Path:
         """Where the output of process ``name`` goes."""
-        return self._logs / f"{name}.log"
+        return self._logs / f"{name.replace('/', '_')}.log"
 
     def spawn(self, process: PlannedProcess, on_exit: Callable[[Running], None]) -> Running:
         """Start a process now.
