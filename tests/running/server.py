@@ -12,7 +12,6 @@ import signal
 import socket
 import threading
 import time
-import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -76,6 +75,8 @@ class Handler(BaseHTTPRequestHandler):
         self._gate()
         body = self.rfile.read(int(self.headers["Content-Length"]))
         for base in self.server.asked.forward:
+            import urllib.request  # a router alone needs it
+
             try:
                 request = urllib.request.Request(base + self.path, body, {"Content-Type": "application/json"})
                 with urllib.request.urlopen(request, timeout=30) as answer:

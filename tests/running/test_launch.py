@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import attrs
@@ -37,48 +37,80 @@ def times(launched: Launched, ranks: int) -> dict[tuple[str, str], str]:
     }
 
 
-def test_a_launch_starts_in_order_smokes_prints_figures_and_leaves_nothing(launch: Starter) -> None:
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
+    """A launch of three ranks that sent nine requests and ended with 0."""
     asked = Launch(decodes=2, words={"prefill-0": ["--delay", 0.5]})
-    launched = launch(asked.plan(), smoke=9)
-    assert launched.end() == 0
-    at = times(launched, 3)
+    launched = Launched(asked.plan(), tmp_path_factory.mktemp("finished"), smoke=9)
+    assert launched.end() == 0, launched.text()
+    yield launched
+    launched.stop()
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
+    """A launch that serves; that it ends with Ctrl-C's code and leaves nothing is looked at after its last test."""
+    fields = {"env": {"TOY": "a b"}, "env_prepend": {"PATH": ("/toy/bin",)}, "unset": ("HOME",)}
+    launched = Launched(Launch(fields={"decode-0": fields}).plan(), tmp_path_factory.mktemp("serving"))
+    launched.serving()
+    yield launched
+    launched.kill(launched.process.pid, signal.SIGINT)
+    assert launched.end() == 130
+    assert launched.culprit()["signal"] == "SIGINT"
+    launched.stop()
+
+
+def test_a_launch_starts_in_order_smokes_prints_figures_and_leaves_nothing(finished: Launched) -> None:
+    at = times(finished, 3)
     assert at["started", "router"] > max(at["ready", name] for name in ("prefill-0", "decode-0", "decode-1"))
-    assert "9 of 9 requests good" in launched.out.read_text()
-    figures = json.loads((launched.run_dir / "smoke.json").read_text())
+    assert "9 of 9 requests good" in finished.out.read_text()
+    figures = json.loads((finished.run_dir / "smoke.json").read_text())
     assert figures["requests"] == 9
     assert figures["ms"]["time to first token"]["p99"] > 0
-    assert [launched.result(rank)["exit_code"] for rank in range(3)] == [0, 0, 0]
+    assert [finished.result(rank)["exit_code"] for rank in range(3)] == [0, 0, 0]
 
 
-def test_the_run_directory_keeps_plan_events_logs_and_no_secret_after_success(launch: Starter) -> None:
-    launched = launch(Launch().plan(), smoke=1)
-    assert launched.end() == 0
-    kept = {str(path.relative_to(launched.run_dir)) for path in launched.run_dir.rglob("*") if path.is_file()}
+def test_the_run_directory_keeps_plan_events_logs_and_no_secret_after_success(finished: Launched) -> None:
+    kept = {str(path.relative_to(finished.run_dir)) for path in finished.run_dir.rglob("*") if path.is_file()}
     assert {"plan.json", "run.json", "events.rank0.jsonl", "events.rank1.jsonl"} <= kept
     assert {"logs/prefill-0.log", "logs/decode-0.log", "logs/router.log"} <= kept
-    run_json = json.loads((launched.run_dir / "run.json").read_text())
-    assert run_json["plan_digest"] == launched.plan.digest
+    run_json = json.loads((finished.run_dir / "run.json").read_text())
+    assert run_json["plan_digest"] == finished.plan.digest
     assert run_json["processes"]["decode-0"]["start"] > 0
-    assert set(run_json["agents"]) == {"0", "1"}
-    everything = b"".join((launched.run_dir / name).read_bytes() for name in kept)
+    assert set(run_json["agents"]) == {"0", "1", "2"}
+    everything = b"".join((finished.run_dir / name).read_bytes() for name in kept)
     assert b"TOKEN" not in everything
     assert "token" not in run_json
 
 
-def test_it_serves_until_ctrl_c_and_the_printed_curl_line_works(launch: Starter) -> None:
-    launched = launch(Launch().plan())
-    line = until(lambda: next((each for each in launched.out.read_text().split("\n") if "curl" in each), ""), "curl")
+def test_the_printed_curl_line_works_as_it_stands(serving: Launched) -> None:
+    line = until(lambda: next((each for each in serving.out.read_text().split("\n") if "curl" in each), ""), "curl")
     words = shlex.split(line)
     request = urllib.request.Request(
         words[words.index("-sS") + 1], words[words.index("-d") + 1].encode(), {"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=5) as answer:
         assert json.load(answer)["choices"][0]["text"]
-    assert read_status(launched.run_dir)["state"] == "serving"
-    launched.kill(launched.process.pid, signal.SIGINT)
-    assert launched.end() == 130
-    assert launched.culprit()["signal"] == "SIGINT"
-    assert "run directory" in status_text(read_status(launched.run_dir))
+    assert read_status(serving.run_dir)["state"] == "serving"
+    assert "serving at http://" in status_text(read_status(serving.run_dir))
+
+
+def test_b16_the_pid_is_the_servers_own_with_a_group_and_session_of_its_own(serving: Launched) -> None:
+    """That the group and its port are gone after teardown is looked at by every launch's end."""
+    pid = serving.pid("prefill-0")
+    assert os.getpgid(pid) == os.getsid(pid) == pid
+    assert os.readlink(f"/proc/{pid}/fd/1") == str(serving.run_dir / "logs" / "prefill-0.log")
+    assert f"server {pid} starts" in (serving.run_dir / "logs" / "prefill-0.log").read_text()
+
+
+def test_environment_of_a_process_is_the_plans_and_has_no_secret_of_ours(serving: Launched) -> None:
+    raw = Path(f"/proc/{serving.pid('decode-0')}/environ").read_bytes().split(b"\0")
+    env = dict(os.fsdecode(each).partition("=")[::2] for each in raw if each)
+    assert env["TOY"] == "a b"
+    assert env["PATH"].startswith("/toy/bin:")
+    assert "HOME" not in env
+    assert env["DISAGG_RUN_NODE_ADDRESS"] == serving.plan.ranks[1].node.address
+    assert not [name for name in env if "TOKEN" in name]
 
 
 def test_setup_ends_and_services_are_ready_before_servers_start(launch: Starter, tmp_path: Path) -> None:
@@ -133,17 +165,6 @@ def test_b17_the_exit_code_is_the_workloads_not_the_clean_ups(launch: Starter) -
     assert "benchmark says no" in launched.culprit()["lines"]
 
 
-def test_b16_the_pid_is_the_servers_own_and_its_group_and_port_are_gone_after_teardown(launch: Starter) -> None:
-    launched = launch(Launch().plan())
-    launched.serving()
-    pid = launched.pid("prefill-0")
-    assert os.getpgid(pid) == os.getsid(pid) == pid
-    assert os.readlink(f"/proc/{pid}/fd/1") == str(launched.run_dir / "logs" / "prefill-0.log")
-    assert f"server {pid} starts" in (launched.run_dir / "logs" / "prefill-0.log").read_text()
-    launched.kill(launched.process.pid, signal.SIGTERM)
-    assert launched.end() == 143
-
-
 def test_a_stubborn_server_and_a_daemon_that_left_its_session_are_ended(launch: Starter, tmp_path: Path) -> None:
     pid_file = tmp_path / "daemon.pid"
     asked = Launch(words={"decode-0": ["--ignore-term", "--daemon", pid_file]})
@@ -184,19 +205,6 @@ def test_b84_a_foreign_process_with_the_same_command_line_is_not_touched(launch:
         assert launched.end() == 0
         assert foreign.poll() is None
         foreign.kill()
-
-
-def test_environment_of_a_process_is_the_plans_and_has_no_secret_of_ours(launch: Starter) -> None:
-    fields = {"env": {"TOY": "a b"}, "env_prepend": {"PATH": ("/toy/bin",)}, "unset": ("HOME",)}
-    launched = launch(Launch(fields={"decode-0": fields}).plan())
-    launched.serving()
-    raw = Path(f"/proc/{launched.pid('decode-0')}/environ").read_bytes().split(b"\0")
-    env = dict(os.fsdecode(each).partition("=")[::2] for each in raw if each)
-    assert env["TOY"] == "a b"
-    assert env["PATH"].startswith("/toy/bin:")
-    assert "HOME" not in env
-    assert env["DISAGG_RUN_NODE_ADDRESS"] == launched.plan.ranks[1].node.address
-    assert not [name for name in env if "TOKEN" in name]
 
 
 def test_a_log_flood_blocks_no_server_and_the_console_says_what_it_leaves_out(launch: Starter) -> None:
