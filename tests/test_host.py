@@ -16,6 +16,7 @@ from disagg_run.errors import ConflictError, DisaggError, ParityError, PlanError
 from disagg_run.hookspecs import hookimpl
 from disagg_run.host import Contribution, Host, Selection, build_host
 from disagg_run.host_loading import HOOKS
+from disagg_run.near_miss import did_you_mean, nearest
 from disagg_run.records import (
     Command,
     ContainerNeeds,
@@ -105,6 +106,12 @@ def context(name: str = "decode-0") -> ProcessContext:
 
 
 # --- engines, extensions, models ---------------------------------------------------------------------------------
+
+
+def test_a_name_that_differs_in_case_alone_is_the_near_miss() -> None:
+    assert nearest("ATOM-DISAGG", ["atom-disagg", "atom"]) == "atom-disagg"
+    assert did_you_mean("kv", ["KV", "kv_role"]) == "did you mean 'KV'?"
+    assert nearest("kv", ["abc"]) is None
 
 
 def test_engines_and_extensions_are_listed_by_name() -> None:
@@ -216,6 +223,14 @@ def test_a_connector_that_does_not_fit_is_a_spec_error(name: str, said: str) -> 
     with pytest.raises(SpecError) as caught:
         host.select("toy-disagg", name)
     assert str(caught.value) == said
+
+
+def test_an_engine_without_its_connector_says_that_there_is_none() -> None:
+    with pytest.raises(SpecError) as caught:
+        host_of(plugin(engine())).select("toy-disagg", None)
+    assert str(caught.value) == (
+        "unknown connector 'toy' for engine 'toy-disagg': install a plugin that brings one: no connector is there"
+    )
 
 
 def test_settings_are_united_and_a_name_that_two_plugins_declare_differently_names_both() -> None:

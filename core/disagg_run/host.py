@@ -137,7 +137,7 @@ class Host:
         for problem in self._problems:
             if problem.name == name:
                 raise PluginError(str(problem), remedy=f"mend it, or use another {kind}") from problem.cause
-        known = ", ".join(names) or "none is installed"
+        known = ", ".join(names) or "none"
         if name in self._disabled:
             raise SpecError(f"{kind} {name!r} is disabled", remedy=f"take it out of {DISABLE}; usable are: {known}")
         found = self._loaded.get(name)
@@ -147,7 +147,9 @@ class Host:
             raise SpecError(f"{kind} {name!r} is not for engine {engine!r}", remedy=f"use {known}")
         longer = [each for each in names if each.startswith(f"{name}-")]
         near = longer[0] if len(longer) == 1 else nearest(name, names)
-        hint = f"did you mean {near!r}? installed are: {known}" if near else f"installed are: {known}"
+        hint = (f"did you mean {near!r}? " if near else "") + (
+            f"installed are: {known}" if names else f"install a plugin that brings one: no {kind} is there"
+        )
         raise SpecError(f"unknown {kind} {name!r}" + (f" for engine {engine!r}" if engine else ""), remedy=hint)
 
     def _refuse_broken(self, engine: str, patches: Sequence[str]) -> None:

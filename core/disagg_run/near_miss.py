@@ -12,7 +12,10 @@ def nearest(word: str, known: Iterable[str], *, cutoff: float = CUTOFF) -> str |
     """The one of ``known`` that is most like ``word``; None where none is ``cutoff`` (0 to 1) like it."""
     import difflib  # imported here: most commands never meet an unknown name
 
-    return next(iter(difflib.get_close_matches(word, list(known), 1, cutoff)), None)
+    names = list(known)
+    # Names that differ in case alone are the nearest of all, which difflib does not see.
+    same = [name for name in names if name.casefold() == word.casefold()]
+    return next(iter(same or difflib.get_close_matches(word, names, 1, cutoff)), None)
 
 
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = CUTOFF) -> str:

@@ -42,6 +42,8 @@ from disagg_run.spec.model import Role
 from tests.planning.toy import Site, ToyStore, toy_host
 
 HOST = toy_host()
+#: Who asked, in some tests.
+TYPED = Source(layer=Layer.COMMAND_LINE, where="--option")
 
 
 def spec(**changes: object) -> LaunchSpec:
@@ -185,6 +187,29 @@ def test_a_port_set_by_hand_beside_the_plan_is_refused() -> None:
 def test_what_is_asked_of_a_process_that_the_plan_does_not_have_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(SpecError, match=r"for 'decode-7', but the plan has no such process: did you mean 'decode-0'"):
         plan(spec(**changes), host=HOST)
+
+
+def test_a_simulation_without_stand_ins_says_that_real_programs_are_started() -> None:
+    (first, second) = plan(spec(simulate=True), host=HOST).warnings
+    assert first.message == "toy-disagg names no stand-in for a server: the real program is started"
+    assert "for a router" in second.message
+    assert not plan(spec(), host=HOST).warnings
+
+
+def test_a_waiver_that_is_a_slip_is_refused_with_its_place() -> None:
+    with pytest.raises(SpecError, match=r"waived as 'block-sise' \(command line --option\): did you mean 'block-size'"):
+        plan(spec(waive=("block-sise",), sources={"waive.block-sise": TYPED}), host=HOST)
+
+
+def test_the_default_connector_is_the_engines_choice() -> None:
+    made = plan(spec(), host=HOST)
+    assert made.sources is not None
+    ((source, name),) = made.sources.values["/connector"]
+    assert (str(source), name) == ("engine default (plugin toy-disagg): its default connector", "toy-link")
+    asked = spec(connector="toy-link", sources={"connector": TYPED})
+    chosen = plan(asked, host=HOST)
+    assert chosen.sources is not None
+    assert chosen.sources.values["/connector"][0][0] == TYPED
 
 
 def test_a_moved_port_shows_the_default_that_it_could_not_have() -> None:

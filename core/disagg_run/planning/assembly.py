@@ -246,6 +246,8 @@ def _source_values(
     values: dict[str, Provenance] = {"/engine_version": ((version_source, basis.engine_version),)}
     for key in ("engine", "connector", "model"):
         source = basis.spec.source(key)
+        if key == "connector" and basis.spec.connector is None:
+            source = Source(layer=Layer.ENGINE, plugin=basis.engine.name, why="its default connector")
         values[f"/{key}"] = ((source, str(getattr(basis.spec, key) or getattr(basis, key))),)
     moved = {(row.process, row.listener): row.moved_from for row in allocation.table if row.moved_from is not None}
     if basis.spec.patches:

@@ -89,7 +89,8 @@ class _Planning:
         for name in spec.waive:
             meant = did_you_mean(name, known, cutoff=0.75)
             if name not in known and meant:
-                raise SpecError(f"nothing can be waived as {name!r}", remedy=meant)
+                source = spec.source(f"waive.{name}")
+                raise SpecError(f"nothing can be waived as {name!r} ({source})", remedy=meant)
 
     def run(self) -> LaunchPlan:
         """Go through all steps."""
@@ -184,10 +185,14 @@ class _Planning:
         for text in built.warnings:
             self.warnings.setdefault(text, Remark(message=text))
         image = built.image or (ctx.spec.router.image if router else None)
+        stand_in = stand_in_exec(self.selection, ctx, built.argv, built.program)
+        if ctx.spec.simulate and not stand_in:
+            text = f"{self.basis.engine.name} names no stand-in for a {ctx.process.kind}: the real program is started"
+            self.warnings.setdefault(text, Remark(message=text))
         return ProcessDraft(
             process=ctx.process,
             argv=built.argv,
-            exec=stand_in_exec(self.selection, ctx, built.argv, built.program),
+            exec=stand_in,
             env=build_env(self.selection, ctx),
             ports=ctx.ports,
             listeners=listeners,
