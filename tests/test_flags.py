@@ -12,7 +12,7 @@ import pytest
 from disagg_run.catalogue import Catalogue
 from disagg_run.declarations import GoneFlag
 from disagg_run.errors import ConflictError, FlagError
-from disagg_run.flags import MergedFlag, check_flags, merge_flags, render, render_with_sources, split_words
+from disagg_run.flags import MergedFlag, check_flags, merge_flags, render, split_words
 from disagg_run.records import Flag, flag
 from disagg_run.sources import Layer, Source
 
@@ -213,19 +213,14 @@ def test_repeatable_flags_keep_every_occurrence_of_every_layer_in_order() -> Non
     )
 
 
-def test_each_word_has_a_source() -> None:
-    words = render_with_sources(merged_of(flag("--block-size", 16, source=ENGINE), typed=["--eager"]))
-    assert words == (("--block-size", ENGINE), ("16", ENGINE), ("--eager", TYPED))
-
-
 def test_b41_an_override_of_other_flags_drops_none_that_the_plugin_needs() -> None:
-    """Fault B41: an override replaced the whole list and lost the launcher's own port."""
+    """An override replaced the whole list and lost the launcher's own port."""
     own = [flag("--port", 8020, source=ENGINE), flag("--memory", 0.9, source=TABLE)]
     assert argv_of(*own, typed=["--memory", "0.5"]) == ("--port", "8020", "--memory", "0.5")
 
 
 def test_b66_a_default_does_not_beat_the_recipe_and_both_are_told() -> None:
-    """Fault B66 (and R8): a fallback of 1 was appended after the recipe's 256, and the last one won."""
+    """A fallback of 1 was appended after the recipe's 256, and the last one won."""
     (merged,) = merged_of(flag("--block-size", 256, source=RUN_FILE), flag("--block-size", 1, source=ENGINE))
     assert (merged.values, merged.replaced) == (("256",), ((ENGINE, "1"),))
 
@@ -335,7 +330,7 @@ def test_a_key_with_a_dot_stands_in_quotes_among_the_leaves() -> None:
 
 
 def test_r12_json_and_lists_keep_their_quotes() -> None:
-    """R12: JSON and list values lost their quotes on the way to the engine."""
+    """JSON and list values lost their quotes on the way to the engine."""
     typed = ["--origins", '["*"]', "--kv-config", '{"k": "a \\"b\\" \\n \u00e9 $HOME"}', "--mystery", "[1,2]"]
     argv = argv_of(typed=typed)
     assert argv[:2] == ("--origins", '["*"]')
@@ -414,7 +409,7 @@ def test_a_catalogue_of_another_version_only_warns_and_names_both_versions() -> 
 
 
 def test_r5_a_flag_that_is_gone_is_an_error_that_names_its_successor() -> None:
-    """R5: a flag went with a release, and only the started engine said so."""
+    """A flag went with a release, and only the started engine said so."""
     gone = [GoneFlag(name="--cuda-bs", since="1.3", successor="--graph-bs"), GoneFlag(name="--balance", since="1.5")]
     with pytest.raises(FlagError, match=r"'--cuda-bs' .* gone since 1.3, .* for 1.4: write --graph-bs instead"):
         check("--cuda-bs", "1", gone=gone)

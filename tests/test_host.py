@@ -259,10 +259,10 @@ def test_implementations_are_called_in_the_order_of_their_names() -> None:
         site("a-site", env=[EnvSetting("A", "1")]),
         env=[EnvSetting("T", "1")],
     )
-    assert [(each.plugin, each.layer, each.record.name) for each in selection.env(context())] == [
-        ("a-site", Layer.SITE, "A"),
-        ("b-site", Layer.SITE, "B"),
-        ("toy-disagg", Layer.ENGINE, "T"),
+    assert [(each.plugin, each.record.source, each.record.name) for each in selection.env(context())] == [
+        ("a-site", Source(layer=Layer.SITE, plugin="a-site"), "A"),
+        ("b-site", Source(layer=Layer.SITE, plugin="b-site"), "B"),
+        ("toy-disagg", Source(layer=Layer.ENGINE, plugin="toy-disagg"), "T"),
     ]
 
 

@@ -212,7 +212,7 @@ def test_a_tp_is_held_against_the_nodes_that_there_are() -> None:
     ("text", "reason"),
     [
         ("MAX_NUM_SEQ=8", "m.yaml:21: MAX_NUM_SEQ: neither disagg-run nor atom-disagg with atom-mooncake reads"),
-        ("PREFILL_NODE=1", "did you mean PREFILL_NODES?"),
+        ("PREFILL_NODE=1", "did you mean 'PREFILL_NODES'?"),
         ("PURPLE=1", "docs/environment.md lists those that are read"),
         ("DECODE_TP=8", "does not read this variable: it is the entry's own number, from which the job script makes"),
         ("MAX_NUM_SEQS", "'MAX_NUM_SEQS' is not KEY=VALUE"),

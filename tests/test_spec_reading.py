@@ -343,7 +343,7 @@ def test_a_run_file_can_be_named_by_a_variable(host: Host, tmp_path: Path) -> No
         (
             {},
             {"DISAGG_RUN_ENGIN": "x"},
-            "environment variable DISAGG_RUN_ENGIN is not known: did you mean DISAGG_RUN_ENGINE?",
+            "environment variable DISAGG_RUN_ENGIN is not known: did you mean 'DISAGG_RUN_ENGINE'?",
         ),
         (
             {},

@@ -23,8 +23,10 @@ from disagg_run import (
     ModelRow,
     PlanError,
     PluginError,
+    Preflight,
     Probe,
     ProcessContext,
+    RankContext,
     RoleSpec,
     Setting,
     SharedValue,
@@ -200,7 +202,7 @@ class Twice(Good):
 
     @hookimpl
     def disagg_server_command(self, ctx: ProcessContext) -> Iterable[Command]:
-        return [Command(program=["good-server", "--port", "1"], flags=tuple(self.flags(ctx)))]
+        return [Command(program=["good-server", "--port", "1", "--unsaid"], flags=tuple(self.flags(ctx)))]
 
 
 class Impure(Good):
@@ -254,12 +256,23 @@ class Fails(Good):
         return [EnvSetting("A", str(ctx.ports["missing"]))]
 
 
+class NumberForText(Good):
+    """Gives a number where a check takes text."""
+
+    @hookimpl
+    def disagg_preflight(self, ctx: RankContext) -> Iterable[Preflight]:
+        port: Any = 8000
+        return [Preflight(name="port", kind="port_free", target=port)]
+
+
 @pytest.mark.parametrize(
     ("engine", "said"),
     [
         (NoProbe, "good-model 1P1D: no http or generation probe proves prefill-0 ready (disagg_readiness)"),
         (PortUntold, "good-model 1P1D: prefill-0 is not told its HTTP port 8000"),
         (Twice, "good-model 1P1D: --port stands 2 times in the command of prefill-0"),
+        (Twice, "good-model 1P1D: nobody is named as the source of --unsaid of prefill-0: is it a program word?"),
+        (NumberForText, "good-model 1P1D: the plan cannot be written as JSON and read back: the plan document does"),
         (Impure, "good-model 2P1D: the same spec gives another plan the second time: a hook is not pure"),
         (NoStandIn, "good-model: nobody answers disagg_simulation for decode-0"),
         (OtherWhenSimulated, "good-model: under --simulate prefill-0 has other flags"),

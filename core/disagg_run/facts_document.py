@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ import attrs
 
 from disagg_run.errors import SpecError
 from disagg_run.facts import Nic, NodeFacts
+from disagg_run.near_miss import did_you_mean
 from disagg_run.spec.model import Node
 
 #: How a value is read: from plain data, with the place for the error.
@@ -88,8 +88,7 @@ def _record(kind: type[Any], readers: Mapping[str, _Reader], value: Any, place: 
         raise SpecError(f"{place}: {value!r} stands where an object is expected")
     for key in value:
         if key not in readers:
-            near = difflib.get_close_matches(key, readers, n=1)
-            remedy = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(readers)}"
+            remedy = did_you_mean(key, readers) or f"known keys are {', '.join(readers)}"
             raise SpecError(f"{place}: unknown key {key!r}", remedy=remedy)
     if "name" in readers and "name" not in value:
         raise SpecError(f"{place}: the key 'name' is missing")

@@ -17,7 +17,7 @@ from disagg_run.flag_merging import MergedFlag, merge_flags
 from disagg_run.records import Flag
 from disagg_run.sources import Source
 
-__all__ = ["MergedFlag", "check_flags", "merge_flags", "render", "render_with_sources", "split_words"]
+__all__ = ["MergedFlag", "check_flags", "merge_flags", "render", "split_words"]
 
 #: What looks like a flag: dashes, a letter (a digit after two dashes), no blank before ``=``.
 _FLAG = re.compile(r"(--\w|-[A-Za-z])[^\s=]*(=|\Z)")
@@ -117,11 +117,6 @@ def render(merged: Iterable[MergedFlag]) -> tuple[str, ...]:
     A single value that begins with a dash is joined to its flag by ``=``, so that no parser takes it for a flag.
     """
     return tuple(word for flag in merged for word in _words(flag))
-
-
-def render_with_sources(merged: Iterable[MergedFlag]) -> tuple[tuple[str, Source], ...]:
-    """The argv words, each with who set it."""
-    return tuple((word, flag.source) for flag in merged for word in _words(flag))
 
 
 def _words(flag: MergedFlag) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ def build_host(
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
     loaded, problems = load_plugins(manager, given=plugins, disabled=left_out, entry_points=entry_points)
-    return Host(manager, loaded, problems, left_out)
+    return Host(loaded, problems, left_out)
 
 
 class Host:
@@ -53,12 +53,10 @@ class Host:
 
     def __init__(
         self,
-        manager: pluggy.PluginManager,
         loaded: Sequence[LoadedPlugin],
         problems: Sequence[PluginProblem],
         disabled: frozenset[str] = frozenset(),
     ) -> None:
-        self._manager = manager
         self._loaded = {plugin.name: plugin for plugin in loaded}
         self._problems = tuple(problems)
         self._disabled = disabled

@@ -43,8 +43,6 @@ class Contribution(Generic[T]):
     record: T
     #: Name of the plugin that returned it.
     plugin: str
-    #: Layer of the plugin's kind.
-    layer: Layer
 
 
 @attrs.frozen
@@ -54,7 +52,6 @@ class _Implementation:
     function: Callable[..., Any]
     takes_context: bool
     plugin: str
-    layer: Layer
     stamp: Stamp
 
 
@@ -189,7 +186,7 @@ class Selection:
         found: list[Contribution[T]] = []
         for item in self._of(hook):
             for record in _records(item, hook, wanted, ctx):
-                found.append(Contribution(record, item.plugin, item.layer))
+                found.append(Contribution(record, item.plugin))
         return tuple(found)
 
 
@@ -198,21 +195,17 @@ def offered_patches(plugin: LoadedPlugin, ctx: RankContext) -> tuple[Contributio
     if "disagg_patches" not in plugin.hooks:
         return ()
     item = _prepare(plugin, "disagg_patches")
-    return tuple(
-        Contribution(record, item.plugin, item.layer) for record in _records(item, "disagg_patches", Patch, ctx)
-    )
+    return tuple(Contribution(record, item.plugin) for record in _records(item, "disagg_patches", Patch, ctx))
 
 
 def _prepare(plugin: LoadedPlugin, hook: str) -> _Implementation:
     implementation = plugin.hooks[hook]
-    layer = layer_of(plugin)
     return _Implementation(
         function=implementation.function,
         # pluggy 1.6 and 1.7 differ on arguments with a default, so the host calls the function itself.
         takes_context="ctx" in (*implementation.argnames, *implementation.kwargnames),
         plugin=plugin.name,
-        layer=layer,
-        stamp=Stamp(Source(layer=layer, plugin=plugin.name)),
+        stamp=Stamp(Source(layer=layer_of(plugin), plugin=plugin.name)),
     )
 
 

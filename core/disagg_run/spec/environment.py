@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from disagg_run.declarations import Engine, Extension, Setting
 from disagg_run.errors import SpecError
+from disagg_run.near_miss import did_you_mean
 from disagg_run.sources import Layer, Source
 from disagg_run.spec.layers import AnyAssignment, Assignment, Place, SettingAssignment, assign, env_at
 from disagg_run.spec.option import VARIABLE_PREFIX, Option
@@ -84,10 +84,9 @@ def contract_connector(
         return
     where = place(KV_TRANSFER)
     if text not in known:
-        near = difflib.get_close_matches(text, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
         raise where.error(
-            f"{engine.name} knows no KV transfer {text!r}", remedy=f"{hint}it knows {', '.join(sorted(known))}"
+            f"{engine.name} knows no KV transfer {text!r}",
+            remedy=f"{did_you_mean(text, known)} it knows {', '.join(sorted(known))}".lstrip(),
         )
     yield Assignment(path=("connector",), type="str", value=known[text], place=where, key="connector", text=text)
 
@@ -151,8 +150,8 @@ def _option_of(name: str) -> Option:
         if option.type in ("env", "settings") and name.startswith(option.variable + "_"):
             return option
     written = [key + "_NAME" if option.type in ("env", "settings") else key for key, option in known.items()]
-    near = difflib.get_close_matches(name, [*written, *sorted(RESERVED)], n=1)
+    meant = did_you_mean(name, [*written, *sorted(RESERVED)])
     raise SpecError(
         f"environment variable {name} is not known",
-        remedy=f"did you mean {near[0]}?" if near else "take it out, or see disagg-run --help for the options",
+        remedy=meant or "take it out, or see disagg-run --help for the options",
     )

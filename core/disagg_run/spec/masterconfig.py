@@ -6,13 +6,13 @@ when it is asked for, and then strictly.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import attrs
 
 from disagg_run.errors import SpecError
+from disagg_run.near_miss import did_you_mean
 from disagg_run.spec.masterconfig_entry import SCENARIO, Entry, read_entry
 from disagg_run.spec.masterconfig_node import ConfigNode
 from disagg_run.yamlfile import YamlDocument, read_yaml
@@ -57,10 +57,9 @@ class MasterConfig:
         """The entry of that name; SpecError where there is none, or where something in it is wrong."""
         if name not in self._top.value:
             known = [line.name for line in self.lines()]
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
             raise SpecError(
-                f"{self._top.document.name} has no entry {name!r}", remedy=f"{hint}{_some(known) or 'it has none'}"
+                f"{self._top.document.name} has no entry {name!r}",
+                remedy=f"{did_you_mean(name, known)} {_some(known) or 'it has none'}".lstrip(),
             )
         return read_entry(name, self._top.below(name))
 

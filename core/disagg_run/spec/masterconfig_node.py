@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
 from disagg_run.errors import SpecError
+from disagg_run.near_miss import did_you_mean
 from disagg_run.sources import Layer, Source
 from disagg_run.spec.layers import Place
 from disagg_run.yamlfile import Path, YamlDocument
@@ -47,8 +47,8 @@ class ConfigNode:
         known = (*needed, *others)
         for key in self.value:
             if key not in known:
-                near = difflib.get_close_matches(key.replace("_", "-").lower(), known, n=1)
-                remedy = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}"
+                meant = did_you_mean(key.replace("_", "-").lower(), known)
+                remedy = meant or f"known keys are {', '.join(known)}"
                 raise Place(source=self.place().source, text=self.below(key).place().source.where).error(
                     f"unknown key {key!r}", remedy=remedy
                 )

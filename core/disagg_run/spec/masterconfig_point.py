@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
 from disagg_run.declarations import Engine, Setting
+from disagg_run.near_miss import did_you_mean
 from disagg_run.spec.contract_unread import why_unread
 from disagg_run.spec.environment import KV_TRANSFER, contract, contract_connector, contract_settings
 from disagg_run.spec.layers import AnyAssignment, Assignment, Place, SettingAssignment, assign
@@ -121,10 +121,10 @@ class Point:
             if name not in core | plugins and why_unread(name):
                 raise place.error("disagg-run does not read this variable", remedy=f"it is {why_unread(name)}")
             if name not in core | plugins:
-                near = difflib.get_close_matches(name, sorted({*core, *plugins, *_NODES}), n=1)
+                meant = did_you_mean(name, sorted({*core, *plugins, *_NODES}))
                 raise place.error(
                     f"neither disagg-run nor {owners} reads this variable",
-                    remedy=f"did you mean {near[0]}?" if near else "docs/environment.md lists those that are read",
+                    remedy=meant or "docs/environment.md lists those that are read",
                 )
         yield from contract_settings(self._texts(), settings, self._place)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import attrs
 
 from disagg_run.declarations import Setting
 from disagg_run.errors import SpecError
+from disagg_run.near_miss import did_you_mean
 from disagg_run.sources import Layer, Source
 from disagg_run.spec.assembly import Fold
 from disagg_run.spec.environment import (
@@ -119,8 +119,7 @@ def _command_line(options: Mapping[str, Any]) -> Iterator[AnyAssignment]:
     known = by_dotted()
     unknown = [name for name in options if name not in known]
     if unknown:
-        near = difflib.get_close_matches(unknown[0], known, n=1)
-        raise SpecError(f"unknown option {unknown[0]!r}", remedy=f"did you mean {near[0]!r}?" if near else "")
+        raise SpecError(f"unknown option {unknown[0]!r}", remedy=did_you_mean(unknown[0], known))
     for name in sorted(options, key=lambda name: -len(known[name].fields)):
         option, value = known[name], options[name]
         place = Place(source=Source(layer=Layer.COMMAND_LINE, where=option.flag), text=option.flag)
@@ -166,14 +165,11 @@ def _resolved(given: Iterable[AnyAssignment], settings: Mapping[str, Setting], o
 def _resolve(given: SettingAssignment, settings: Mapping[str, Setting], owners: str) -> Assignment:
     setting = settings.get(given.name)
     if setting is None:
-        near = difflib.get_close_matches(given.name, settings, n=1)
         option = by_dotted().get(given.name)
         if option is not None:
             remedy = f"it is an option: {option.flag}"
-        elif near:
-            remedy = f"did you mean {near[0]!r}?"
         else:
-            remedy = f"it has {', '.join(sorted(settings)) or 'none'}"
+            remedy = did_you_mean(given.name, settings) or f"it has {', '.join(sorted(settings)) or 'none'}"
         raise given.place.error(f"{owners} has no setting {given.name!r}", remedy=remedy)
     try:
         if given.data is None:
