@@ -276,7 +276,7 @@ def test_any_argv_and_environment_reaches_a_real_child_unchanged(
 
 
 def test_extended_paths_never_have_an_empty_element() -> None:
-    """R19 of FACTS: LD_LIBRARY_PATH and PYTHONPATH ended in ``:``, which is the current directory."""
+    """Fault R19: LD_LIBRARY_PATH and PYTHONPATH ended in ``:``, which is the current directory."""
     planned = process(
         argv=CHILD, env_prepend={"A": ("/x", "/y"), "B": ("/x",)}, env_append={"A": ("/z",), "C": ("/z",), "D": ("/z",)}
     )

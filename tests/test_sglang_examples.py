@@ -23,7 +23,7 @@ LIKES: dict[str, tuple[str, dict[str, str]]] = {
     f"dsr1-fp8-{_PREFIX}-hicache": ("r1_hicache_dram_budget", {}),
     f"dsr1-fp8-{_PREFIX}-hicache-store": ("r1_hicache_mooncake_defaults", {"MC_MASTER_PORT": "20061"}),
     f"dsr1-fp8-{_PREFIX}-eval": ("r1_dep8_eval_only", {}),
-    # FACTS R32: the router has no consistent_hashing.
+    # Fault R32: the router has no consistent_hashing.
     f"dsv4-fp4-{_PREFIX}-agentic": ("dsv4_agentx_hicache_tp8_mtp3", {"PREFILL_ROUTER_POLICY": "cache_aware"}),
 }
 

@@ -75,7 +75,7 @@ def test_a_small_worker_takes_the_first_gpus_of_its_own_node() -> None:
 
 
 def test_tp4_on_nodes_of_four_gpus_is_one_node() -> None:
-    """R3 of FACTS: (TP+7)/GPUS_PER_NODE made two nodes of it."""
+    """Fault R3: (TP+7)/GPUS_PER_NODE made two nodes of it."""
     assert seats(layout((1, 4), (1, 4), gpus_per_node=4)) == {
         "prefill-0": (0, (0, 1, 2, 3)),
         "decode-0": (1, (0, 1, 2, 3)),
@@ -83,7 +83,7 @@ def test_tp4_on_nodes_of_four_gpus_is_one_node() -> None:
 
 
 def test_a_worker_over_two_nodes_has_a_head_and_a_follower() -> None:
-    """R2 of FACTS: nodes are counted in nodes, not in workers."""
+    """Fault R2: nodes are counted in nodes, not in workers."""
     found = layout((1, 8), (2, 16))
     assert seats(found) == {
         "prefill-0": (0, EIGHT),
@@ -220,7 +220,7 @@ def refused(error: type[DisaggError], **asked: Any) -> str:
 
 
 def test_B58_a_worker_over_nodes_is_refused_for_an_engine_that_cannot_with_the_largest_legal_size() -> None:
-    """Also R17 of FACTS."""
+    """Also fault R17."""
     text = refused(TopologyError, decode=(1, 16), engine=ONE_NODE_ENGINE)
     assert text == (
         "a decode worker of 16 GPUs (tp 16) does not fit on one node of 8 GPUs, and toy-disagg cannot span nodes:"

@@ -4,14 +4,14 @@
 
     recorded: {entries: 1, differences: 4}     # a change of either must be made on purpose
     allowed:
-      - number: R33                 # FACTS or the engine's own list below R99
+      - number: A1                  # of docs/faults.md, or the engine's own with a letter of its own
         cases: ["atom/m3_*"]        # patterns of case names; one that matches nothing is refused
         process: "*"                # pattern of process names
         item: env MAX_MODEL_LEN     # as Difference.item, or a pattern
         kind: absent                # absent | added | differs
         proof: …
     refused:                        # inputs that we refuse, and the input that is compared instead
-      - number: R34
+      - number: A2
         case: atom/dsv4_1p1d_overrides
         error: "'--seed'"           # must stand in the error
         instead: {EXTRA_SERVER_ARGS: --enforce-eager}
