@@ -43,6 +43,11 @@ def host_port(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
+def any_address(address: str) -> str:
+    """What a program binds to be reached at ``address`` and all others of its family."""
+    return "::" if ":" in address else "0.0.0.0"
+
+
 def split_by_role(heads: tuple[Head, ...]) -> Mapping[Role, tuple[Head, ...]]:
     """The heads of each role, in their order."""
     return frozen_map({role: tuple(head for head in heads if head.role == role) for role in ROLES})
@@ -127,6 +132,11 @@ class RankContext:
     def source(self, name: str, *, role: Role | None = None) -> Source:
         """Who set a declared setting; the core default where nobody did."""
         return self._lookup(name, role)[1]
+
+    def set_by(self, name: str, *, role: Role | None = None) -> Source | None:
+        """Who set a declared setting; None where nobody did, which stands for the plugin in a record's ``source``."""
+        value, source = self._lookup(name, role)
+        return None if value is _MISSING or value is None else source
 
     def table_source(self, path: str, *, why: str = "") -> Source:
         """The source of a value from the model's row, with its place in the table."""

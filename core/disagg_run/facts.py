@@ -29,16 +29,26 @@ class Nic:
     gids: Mapping[int, str] = attrs.field(factory=dict, converter=frozen_map)
 
     @property
+    def usable(self) -> bool:
+        """Whether it may carry traffic: its port is up, or nobody knows."""
+        return self.state in ("ACTIVE", "")
+
+    @property
     def has_ipv4_gid(self) -> bool:
         """Whether a GID stands for an IPv4 address (RoCE v2 over IPv4)."""
         return any(address.ipv4_mapped is not None for address in self._gid_addresses().values())
 
     @property
     def routable_gids(self) -> frozenset[int]:
-        """Indexes of the GIDs that reach beyond the link."""
+        """Indexes of the GIDs that reach beyond the link.
+
+        Where one GID stands twice, only the last: Linux enters an address for RoCE v1, which no router passes on, and
+        then for RoCE v2 (drivers/infiniband/core/roce_gid_mgmt.c).
+        """
+        last = {address: index for index, address in sorted(self._gid_addresses().items())}
         return frozenset(
             index
-            for index, address in self._gid_addresses().items()
+            for address, index in last.items()
             if not (address.is_link_local or address.is_unspecified or address.is_loopback)
         )
 

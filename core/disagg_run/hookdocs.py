@@ -14,7 +14,19 @@ from typing import Any
 
 import attrs
 
-from disagg_run import context, declarations, facts, hookspecs, node_needs, records, sources
+from disagg_run import (
+    context,
+    declarations,
+    facts,
+    gpus,
+    hookspecs,
+    model_files,
+    node_needs,
+    rdma,
+    records,
+    settable_ports,
+    sources,
+)
 from disagg_run.spec import model
 
 HEAD = """\
@@ -30,6 +42,10 @@ CHAPTERS = (
     ("Declarations: what a plugin says of itself", declarations),
     ("Records: what a plugin's hooks return", records),
     ("What every engine asks of a node: functions to call", node_needs),
+    ("Where a model lies: functions to call", model_files),
+    ("GPUs that a server sees: functions to call", gpus),
+    ("RDMA devices: functions to call", rdma),
+    ("Ports that a user may fix: functions to call", settable_ports),
     ("Node facts", facts),
     ("What was asked", model),
     ("Sources", sources),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import Extension
 from disagg_run.hookspecs import hookimpl
 from disagg_run.records import EnvSetting, Flag, Preflight
-from disagg_run.sources import Layer, Source
-from disagg_sglang import devices, transfer
+from disagg_sglang import transfer
 
 NAME = "sglang-mooncake"
 BACKEND = "mooncake"
@@ -33,19 +32,10 @@ def disagg_args(ctx: ProcessContext) -> Iterable[Flag]:
 
 @hookimpl
 def disagg_env(ctx: ProcessContext) -> Iterable[EnvSetting]:
-    return tuple(environment(ctx))
+    # Mooncake has a name of its own for the GID index.
+    return tuple(transfer.environment(ctx, NAME, "MC_GID_INDEX"))
 
 
 @hookimpl
 def disagg_preflight(ctx: RankContext) -> Iterable[Preflight]:
     return tuple(transfer.checks(ctx, NAME))
-
-
-def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
-    """What NCCL needs to use the same devices, and Mooncake's own name for the GID index."""
-    yield from transfer.environment(ctx, NAME)
-    names, _ = devices.ib_devices(ctx, NAME)
-    chosen = devices.gid_index(ctx, names)
-    if ctx.process.kind == "server" and chosen is not None:
-        source = Source(layer=Layer.CONNECTOR, plugin=NAME, why=chosen[1])
-        yield EnvSetting("MC_GID_INDEX", str(chosen[0]), source=source)

@@ -76,8 +76,8 @@ def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
     number, source = qp_max_send_wr(ctx)
     yield EnvSetting("MORI_IO_QP_MAX_SEND_WR", str(number), source=source)
     backoff = ctx.setting("mori_sq_backoff_timeout_us")
-    chosen = None if backoff is None else ctx.source("mori_sq_backoff_timeout_us")
-    yield EnvSetting("MORI_IO_SQ_BACKOFF_TIMEOUT_US", str(backoff or SQ_BACKOFF_TIMEOUT_US), source=chosen)
+    source = ctx.set_by("mori_sq_backoff_timeout_us")
+    yield EnvSetting("MORI_IO_SQ_BACKOFF_TIMEOUT_US", str(backoff or SQ_BACKOFF_TIMEOUT_US), source=source)
     yield from transfer.environment(ctx, NAME)
 
 

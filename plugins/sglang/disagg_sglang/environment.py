@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from disagg_run.context import ProcessContext
+from disagg_run.gpus import known_vendor, visible_gpus
 from disagg_run.records import EnvSetting
 from disagg_run.sources import Layer, Source
 from disagg_sglang import dispatch, models, speculation
-from disagg_sglang.listeners import shares_node
 
 #: In every public recipe. Timeouts are in seconds.
 ALWAYS = {
@@ -39,8 +39,7 @@ def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
     """The variables of a server, or of the router."""
     for name, value in ALWAYS.items():
         yield EnvSetting(name, value)
-    aiter = ctx.source("aiter_dir") if ctx.setting("aiter_dir") else None
-    yield EnvSetting("PYTHONPATH", ctx.setting("aiter_dir", AITER_DIR), op="prepend", source=aiter)
+    yield EnvSetting("PYTHONPATH", ctx.setting("aiter_dir", AITER_DIR), op="prepend", source=ctx.set_by("aiter_dir"))
     for name, value in models.body(ctx).env.items():
         yield EnvSetting(name, value, source=ctx.table_source(f"env.{name}"))
     yield from dispatch.rank_settings(ctx)
@@ -73,10 +72,4 @@ def _server(ctx: ProcessContext) -> Iterator[EnvSetting]:
         yield EnvSetting(name, value, source=ctx.table_source(f"{path}.env.{name}"))
     if ctx.process.role == "decode":
         yield from speculation.pretended_acceptance(ctx)
-    gpus = ctx.process.gpus
-    if shares_node(ctx) or gpus != tuple(range(len(gpus))):
-        # Exactly one of the two: with both set, HIP would number the devices twice.
-        nvidia = ctx.facts is not None and ctx.facts.gpu_vendor == "nvidia"
-        shown, hidden = ("CUDA", "HIP") if nvidia else ("HIP", "CUDA")
-        yield EnvSetting(f"{shown}_VISIBLE_DEVICES", ",".join(map(str, gpus)))
-        yield EnvSetting(f"{hidden}_VISIBLE_DEVICES", op="unset")
+    yield from visible_gpus(ctx, known_vendor(ctx, "amd"))

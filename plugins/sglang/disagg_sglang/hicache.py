@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from disagg_run.context import ProcessContext, RankContext
+from disagg_run.context import ProcessContext, RankContext, host_port
 from disagg_run.errors import SpecError
-from disagg_run.records import Command, Flag, Listener, Probe, ServiceProcess, flag
-from disagg_run.sources import Layer, Source
-from disagg_sglang import devices, models
+from disagg_run.records import Command, Flag, Probe, ServiceProcess, flag
+from disagg_run.settable_ports import settable
+from disagg_run.sources import Source
+from disagg_sglang import models, transfer
 
 MASTER = "mooncake-master"
 MASTER_PORT = 50061
@@ -96,31 +97,35 @@ def rank_gigabytes(ctx: ProcessContext, budget: float) -> tuple[int, str]:
 
 
 def _store_config(ctx: ProcessContext) -> Flag:
-    master, host = ctx.peers[MASTER], _url_host(ctx.first_node.address)
-    names, _ = devices.ib_devices(ctx, ctx.engine.name)
+    master, address = ctx.peers[MASTER], ctx.first_node.address
+    names, _ = transfer.devices(ctx, ctx.engine.name)
     config: dict[str, Any] = {
-        "master_server_address": f"{host}:{master['rpc']}",
+        "master_server_address": host_port(address, master["rpc"]),
         "protocol": ctx.setting("mc_protocol", "tcp"),
         "device_name": ",".join(names),
         # Of this node, never the head's: remote ranks would register a wrong address.
         "local_hostname": ctx.node.address,
         "global_segment_size": ctx.setting("mc_global_segment_size", "64gb"),
-        "metadata_server": f"http://{host}:{master['metadata']}/metadata",
+        "metadata_server": f"http://{host_port(address, master['metadata'])}/metadata",
         "check_server": False,
     }
     named = {"protocol": "mc_protocol", "global_segment_size": "mc_global_segment_size"}
-    sources = {key: ctx.source(name) for key, name in named.items() if ctx.setting(name) is not None}
+    sources = {key: source for key, name in named.items() if (source := ctx.set_by(name)) is not None}
     return Flag("--hicache-storage-backend-extra-config", json=config, leaf_sources=sources)
 
 
-def _url_host(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
-
-
 def services(ctx: RankContext) -> Iterator[ServiceProcess]:
-    """The Mooncake master, on rank 0, before any server starts."""
+    """The Mooncake master, on rank 0, before any server starts.
+
+    Raises SpecError for a rank 0 with an IPv6 address: whatever it is told, the master's HTTP is IPv4 (0.3.13).
+    """
     if ctx.rank != 0 or not stored(ctx):
         return
+    if ":" in ctx.node.address:
+        raise SpecError(
+            f"the store's master would be on rank 0 ({ctx.node.address}), but mooncake_master serves HTTP by IPv4 only",
+            remedy="name the nodes by IPv4 addresses, or leave hicache_storage_backend out",
+        )
     # Booleans of its parser have their value in the same word.
     program = (
         "mooncake_master",
@@ -131,51 +136,30 @@ def services(ctx: RankContext) -> Iterator[ServiceProcess]:
     flags = (
         flag("--http_metadata_server_port", "{port:metadata}", source=_set_by(ctx, "mc_metadata_port")),
         flag("--rpc_port", "{port:rpc}", source=_set_by(ctx, "mc_master_port")),
-        flag("--rpc_thread_num", _of_store(ctx, "mc_master_threads", 64), source=_set_by(ctx, "mc_master_threads")),
+        _given(ctx, "--rpc_thread_num", "mc_master_threads", 64),
         flag("--metrics_port", "{port:metrics}", source=_set_by(ctx, "mc_metrics_port")),
-        flag(
-            "--eviction_high_watermark_ratio",
-            _of_store(ctx, "mc_eviction_high_watermark", 0.95),
-            source=_set_by(ctx, "mc_eviction_high_watermark"),
-        ),
+        _given(ctx, "--eviction_high_watermark_ratio", "mc_eviction_high_watermark", 0.95),
     )
+    answers = Probe(kind="tcp", timeout_s=MASTER_TIMEOUT_S)
+    health = Probe(kind="http", path="/health", timeout_s=MASTER_TIMEOUT_S)
+    segments = Probe(kind="http", path="/get_all_segments", timeout_s=MASTER_TIMEOUT_S)
     yield ServiceProcess(
         name=MASTER,
         kind="service",
         command=Command(program=program, flags=flags),
         listeners=(
-            _listener(ctx, "rpc", "mc_master_port", MASTER_PORT, Probe(kind="tcp", timeout_s=MASTER_TIMEOUT_S)),
-            _listener(ctx, "metadata", "mc_metadata_port", METADATA_PORT, _asked("/health")),
-            _listener(ctx, "metrics", "mc_metrics_port", METRICS_PORT, _asked("/get_all_segments")),
+            settable(ctx, "rpc", "mc_master_port", MASTER_PORT, role="prefill", probe=answers),
+            settable(ctx, "metadata", "mc_metadata_port", METADATA_PORT, role="prefill", probe=health),
+            settable(ctx, "metrics", "mc_metrics_port", METRICS_PORT, role="prefill", probe=segments),
         ),
     )
 
 
-def _asked(path: str) -> Probe:
-    return Probe(kind="http", path=path, timeout_s=MASTER_TIMEOUT_S)
+def _set_by(ctx: RankContext, name: str) -> Source | None:
+    """Who set a value of HiCache or its store, which belong to prefill; None = nobody."""
+    return ctx.set_by(name, role="prefill")
 
 
-def _listener(ctx: RankContext, name: str, setting: str, default: int, probe: Probe) -> Listener:
-    port = _of_store(ctx, setting)
-    return Listener(
-        name=name,
-        default_port=default if port is None else port,
-        pinned=port is not None,
-        probe=probe,
-        source=_set_by(ctx, setting),
-    )
-
-
-def _of_store(ctx: RankContext, name: str, default: object = None) -> Any:
-    """A setting of the store, which belongs to prefill: it may be given for that role or for both."""
-    return ctx.setting(name, default, role="prefill")
-
-
-def _set_by(ctx: RankContext, name: str) -> Source:
-    unset = _of_store(ctx, name) is None
-    return Source(layer=Layer.ENGINE, plugin=ctx.engine.name) if unset else ctx.source(name, role="prefill")
-
-
-def _given(ctx: ProcessContext, name: str, setting: str, default: object) -> Flag:
-    value = ctx.setting(setting, default)
+def _given(ctx: RankContext, name: str, setting: str, default: object) -> Flag:
+    value = ctx.setting(setting, default, role="prefill")
     return flag(name, f"{value:g}" if isinstance(value, float) else value, source=_set_by(ctx, setting))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import attrs
-
 from disagg_run.context import ProcessContext
 from disagg_run.records import Listener, Probe
-from disagg_run.sources import Layer, Source
+from disagg_run.settable_ports import router_http, settable
 from disagg_sglang import models, versions
 
 HTTP_PORT = 8000
@@ -27,34 +25,9 @@ _BROADCAST_OFFSET = 13
 CANARY_TIMEOUT_S = 600.0
 
 
-def shares_node(ctx: ProcessContext) -> bool:
-    """Whether another server runs on the process's node."""
-    return len(ctx.servers) > 1
-
-
 def timeout_s(ctx: ProcessContext) -> float:
     """Seconds in which servers and router must be ready."""
     return float(ctx.setting("server_timeout_s", models.body(ctx).server_timeout_s))
-
-
-def port_source(ctx: ProcessContext, listener: str, setting: str, default: int) -> Source:
-    """Who chose a port that a setting can fix."""
-    own = Source(layer=Layer.ENGINE, plugin=ctx.engine.name)
-    source = own if ctx.setting(setting) is None else ctx.source(setting)
-    wanted = ctx.setting(setting, default)
-    moved = ctx.ports.get(listener, wanted) != wanted
-    return attrs.evolve(source, why=f"{wanted} is taken on this node") if moved else source
-
-
-def _settable(ctx: ProcessContext, name: str, setting: str, default: int) -> Listener:
-    """A listener whose port a setting can fix."""
-    port = ctx.setting(setting)
-    return Listener(
-        name=name,
-        default_port=default if port is None else port,
-        pinned=port is not None,
-        source=port_source(ctx, name, setting, default),
-    )
 
 
 def server_listeners(ctx: ProcessContext) -> Iterator[Listener]:
@@ -66,17 +39,24 @@ def server_listeners(ctx: ProcessContext) -> Iterator[Listener]:
     """
     process = ctx.process
     probe = Probe(kind="http", path="/health", timeout_s=timeout_s(ctx), served_model=models.served_name(ctx))
-    http = _settable(ctx, "http", "server_port", HTTP_PORT)
-    yield attrs.evolve(http, worker_wide=True, probe=probe if process.head else None)
+    yield settable(
+        ctx,
+        "http",
+        "server_port",
+        HTTP_PORT,
+        worker_wide=True,
+        probe=probe if process.head else None,
+        flag="--port",
+    )
     if not process.head:
         return
     if process.role == "prefill":
-        yield _settable(ctx, "bootstrap", "bootstrap_port", BOOTSTRAP_PORT)
+        yield settable(ctx, "bootstrap", "bootstrap_port", BOOTSTRAP_PORT, flag="--disaggregation-bootstrap-port")
     # Tokenizer, detokenizer, RPC, metrics and scheduler input behind the first port; from 0.5.14 the load collector.
     count = 7 if versions.at_least(ctx.engine_version, "0.5.14") else 6
     if process.node_count > 1:
         width = count if ctx.role_spec.dp_attention else 1
-        yield attrs.evolve(_settable(ctx, "dist_init", "dist_init_port", DIST_INIT_PORT), count=width)
+        yield settable(ctx, "dist_init", "dist_init_port", DIST_INIT_PORT, count=width)
         if ctx.role_spec.dp_attention:
             yield Listener(name="dp_broadcast", relative_to="dist_init", offset=_BROADCAST_OFFSET)
     elif ctx.role_spec.dp_attention:
@@ -86,19 +66,16 @@ def server_listeners(ctx: ProcessContext) -> Iterator[Listener]:
 
 def router_listeners(ctx: ProcessContext) -> Iterator[Listener]:
     """HTTP and Prometheus. ``/health`` is 200 without any worker, so ``/readiness`` is asked, then for a generation."""
-    port = ctx.spec.router.port
-    source = Source(layer=Layer.ENGINE, plugin=ctx.engine.name) if port is None else ctx.spec.source("router.port")
     served = models.served_name(ctx)
     canary = timeout_s(ctx) + float(ctx.setting("canary_timeout_s", CANARY_TIMEOUT_S))
-    yield Listener(
-        name="http",
-        default_port=ROUTER_PORT if port is None else port,
-        pinned=port is not None,
+    yield router_http(
+        ctx,
+        ROUTER_PORT,
         probe=Probe(kind="http", path="/readiness", timeout_s=timeout_s(ctx)),
         further_probes=(Probe(kind="generation", path="/v1/completions", timeout_s=canary, served_model=served),),
-        source=source,
+        flag="--port",
     )
-    yield _settable(ctx, "prometheus", "prometheus_port", PROMETHEUS_PORT)
+    yield settable(ctx, "prometheus", "prometheus_port", PROMETHEUS_PORT, flag="--prometheus-port")
 
 
 def bootstrap_port(ctx: ProcessContext) -> int:

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import Engine, SharedValue
+from disagg_run.gpus import known_vendor
 from disagg_run.hookspecs import hookimpl
+from disagg_run.model_files import located
+from disagg_run.node_needs import container_needs
 from disagg_run.records import Command, ContainerNeeds, EnvSetting, Listener, Preflight, ServiceProcess, Simulation
 from disagg_sglang import (
-    container,
     environment,
     hicache,
     listeners,
@@ -94,7 +96,7 @@ def disagg_env(ctx: ProcessContext) -> Iterable[EnvSetting]:
 
 @hookimpl
 def disagg_container(ctx: RankContext) -> Iterable[ContainerNeeds]:
-    return [container.container_needs(ctx)]
+    return [container_needs(ctx.facts, vendor=known_vendor(ctx, "amd"), model=located(ctx)[0])]
 
 
 @hookimpl

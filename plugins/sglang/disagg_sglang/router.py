@@ -8,12 +8,13 @@ from collections.abc import Iterator
 import attrs
 
 from disagg_run.catalogue import load_catalogue
-from disagg_run.context import Head, ProcessContext
+from disagg_run.context import ProcessContext
 from disagg_run.errors import SpecError
 from disagg_run.flags import split_words
 from disagg_run.records import Command, Flag, flag
+from disagg_run.settable_ports import port_source, router_port_source
 from disagg_run.sources import Source
-from disagg_sglang.listeners import BOOTSTRAP_PORT, PROMETHEUS_PORT, port_source
+from disagg_sglang.listeners import BOOTSTRAP_PORT, PROMETHEUS_PORT
 from disagg_sglang.versions import CATALOGUES
 
 PROGRAM = ("python", "-m", "sglang_router.launch_router")
@@ -52,12 +53,12 @@ def router_command(ctx: ProcessContext) -> Command:
 def _place(ctx: ProcessContext) -> Iterator[Flag]:
     yield flag("--pd-disaggregation")
     if ":" in ctx.node.address:
-        yield flag("--host", "::")  # its default is every IPv4 address
-    source = None if ctx.spec.router.port is None else ctx.spec.source("router.port")
-    yield flag("--port", ctx.ports["http"], source=source)
+        # Its default is every IPv4 address; 0.3.2 takes "::" for no address ("invalid socket address syntax").
+        yield flag("--host", "[::]")
+    yield flag("--port", ctx.ports["http"], source=router_port_source(ctx))
     if ctx.ports["prometheus"] != PROMETHEUS_PORT:
-        chosen = port_source(ctx, "prometheus", "prometheus_port", PROMETHEUS_PORT)
-        yield flag("--prometheus-port", ctx.ports["prometheus"], source=chosen)
+        source = port_source(ctx, "prometheus", "prometheus_port", PROMETHEUS_PORT)
+        yield flag("--prometheus-port", ctx.ports["prometheus"], source=source)
 
 
 def _workers(ctx: ProcessContext) -> Iterator[Flag]:
@@ -65,15 +66,9 @@ def _workers(ctx: ProcessContext) -> Iterator[Flag]:
     # Where the router says none, decode asks at its own: right only where all are alike.
     told = any(head.ports["bootstrap"] != BOOTSTRAP_PORT for head in heads)
     for head in heads:
-        yield flag("--prefill", url(head), *((head.ports["bootstrap"],) if told else ()))
+        yield flag("--prefill", head.url, *((head.ports["bootstrap"],) if told else ()))
     for head in ctx.heads_of("decode"):
-        yield flag("--decode", url(head))
-
-
-def url(head: Head) -> str:
-    """Where a worker serves HTTP."""
-    address = f"[{head.address}]" if ":" in head.address else head.address
-    return f"http://{address}:{head.ports['http']}"
+        yield flag("--decode", head.url)
 
 
 def _policies(ctx: ProcessContext) -> Iterator[Flag]:

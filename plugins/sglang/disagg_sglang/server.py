@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from disagg_run.context import ProcessContext
+from disagg_run.context import ProcessContext, any_address, host_port
 from disagg_run.errors import ParityError, SpecError
+from disagg_run.model_files import located, located_by
 from disagg_run.records import Command, Flag, flag
+from disagg_run.settable_ports import port_source
 from disagg_run.sources import Layer, Source
 from disagg_sglang import batching, hicache, models, speculation, versions
-from disagg_sglang.listeners import HTTP_PORT, bootstrap_port, port_source, says_bootstrap_port
+from disagg_sglang.listeners import HTTP_PORT, bootstrap_port, says_bootstrap_port
 
 PROGRAM = ("python3", "-m", "sglang.launch_server")
 
@@ -30,23 +32,21 @@ def server_command(ctx: ProcessContext) -> Command:
     return Command(program=PROGRAM, flags=[each for part in parts for each in part(ctx)])
 
 
-def host_port(address: str, port: int) -> str:
-    """``address:port``, an IPv6 address in brackets."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
 def _place(ctx: ProcessContext) -> Iterator[Flag]:
     spec = ctx.spec
-    path = "model_path" if spec.model_path else "model_dir"
-    yield flag("--model-path", ctx.model_path, source=attrs.evolve(spec.source(path), why=f"{path} of {spec.model}"))
+    path, why = located(ctx)
+    yield flag("--model-path", path, source=located_by(ctx))
     if spec.served_model_name:
         yield flag("--served-model-name", spec.served_model_name, source=spec.source("served_model_name"))
+    elif why:
+        source = Source(layer=Layer.ENGINE, plugin=ctx.engine.name, why="one name, whichever snapshot a node has")
+        yield flag("--served-model-name", models.served_name(ctx), source=source)
     yield flag("--disaggregation-mode", ctx.process.role)
     if says_bootstrap_port(ctx):
-        source = Source(layer=Layer.ENGINE, plugin=ctx.engine.name, why="one number on all nodes of a worker")
-        chosen = source if ctx.setting("bootstrap_port") is None else ctx.source("bootstrap_port")
-        yield flag("--disaggregation-bootstrap-port", bootstrap_port(ctx), source=chosen)
-    yield flag("--host", "0.0.0.0" if ":" not in ctx.node.address else "::")
+        own = Source(layer=Layer.ENGINE, plugin=ctx.engine.name, why="one number on all nodes of a worker")
+        source = ctx.set_by("bootstrap_port") or own
+        yield flag("--disaggregation-bootstrap-port", bootstrap_port(ctx), source=source)
+    yield flag("--host", any_address(ctx.node.address))
     yield flag("--port", ctx.ports["http"], source=port_source(ctx, "http", "server_port", HTTP_PORT))
     yield flag("--trust-remote-code")
 

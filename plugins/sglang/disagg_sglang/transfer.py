@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from disagg_run import rdma
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import SharedValue
+from disagg_run.node_needs import forced_gid, nic_checks
 from disagg_run.records import EnvSetting, Flag, Preflight, flag
 from disagg_run.sources import Layer, Source
-from disagg_sglang import devices
 
 PARITY = (
     SharedValue(
@@ -19,36 +20,35 @@ PARITY = (
 )
 
 
+def devices(ctx: RankContext, plugin: str) -> tuple[tuple[str, ...], Source]:
+    """The RDMA devices that carry KV, and who chose them; () = the engine chooses. SpecError where some are missing."""
+    rdma.check_devices(ctx)
+    return rdma.devices(ctx, Source(layer=Layer.CONNECTOR, plugin=plugin))
+
+
 def flags(ctx: ProcessContext, plugin: str, backend: str) -> Iterator[Flag]:
     """What a server is told of KV transfer."""
     if ctx.process.role is None:
         return
     yield flag("--disaggregation-transfer-backend", backend)
-    names, source = devices.ib_devices(ctx, plugin)
+    names, source = devices(ctx, plugin)
     if names:
         yield flag("--disaggregation-ib-device", ",".join(names), source=source)
 
 
-def environment(ctx: ProcessContext, plugin: str) -> Iterator[EnvSetting]:
-    """The same devices for NCCL, and its GID index where the automatic choice would be wrong."""
-    names, source = devices.ib_devices(ctx, plugin)
+def environment(ctx: ProcessContext, plugin: str, *gid_variables: str) -> Iterator[EnvSetting]:
+    """The same devices for NCCL, and where the automatic GID index would be wrong, that, in ``gid_variables`` too."""
+    names, source = devices(ctx, plugin)
     if names:
-        yield EnvSetting("NCCL_IB_HCA", devices.exact_list(ctx, names), source=source)
-    chosen = devices.gid_index(ctx, names)
-    if ctx.process.kind == "server" and chosen is not None:
-        index = Source(layer=Layer.CONNECTOR, plugin=plugin, why=chosen[1])
-        yield EnvSetting("NCCL_IB_GID_INDEX", str(chosen[0]), source=index)
+        yield EnvSetting("NCCL_IB_HCA", rdma.collective_devices(ctx, names), source=source)
+    forced = forced_gid(rdma.known_nics(ctx, names)) if ctx.process.kind == "server" else None
+    if forced is not None:
+        index, why = forced
+        for name in ("NCCL_IB_GID_INDEX", *gid_variables):
+            yield EnvSetting(name, str(index), source=Source(layer=Layer.CONNECTOR, plugin=plugin, why=why))
 
 
 def checks(ctx: RankContext, plugin: str) -> Iterator[Preflight]:
-    """The devices are on the node; under simulation none is needed."""
-    if ctx.spec.simulate:
-        return
-    names, _ = devices.ib_devices(ctx, plugin)
-    for name in names:
-        yield Preflight(
-            name="ib-devices",
-            kind="path_exists",
-            target=f"/sys/class/infiniband/{name}",
-            remedy="name the devices that the node has with --ib-devices",
-        )
+    """The devices are on the node."""
+    names, _ = devices(ctx, plugin)
+    yield from nic_checks(names)
