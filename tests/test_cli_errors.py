@@ -260,6 +260,22 @@ def test_a_dry_run_that_is_neither_yes_nor_no_starts_nothing() -> None:
     assert line == "environment variable DRY_RUN: 'perhaps' is neither true nor false"
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("block_size=-4", "-4 is too small: at least 1: tokens in one block of the KV cache"),
+        ("gpu_memory_utilization=85", "85.0 is too large: at most 1: share of each GPU's memory"),
+        ("server_timeout_s=-3", "-3.0 is too small: at least 1: seconds"),
+        ("handshake_port=70000", "70000 is too large: at most 65535: first port"),
+    ],
+)
+def test_a_setting_out_of_its_bounds_is_refused_with_what_it_is(setting: str, said: str) -> None:
+    name = setting.partition("=")[0]
+    assert refused(*ASKED, "--set", setting, code=3).startswith(f"--set {name}: {said}")
+    asked = refused(*ASKED, code=3, MEM_FRAC_STATIC="85")
+    assert asked.startswith("environment variable MEM_FRAC_STATIC: 85.0 is too large: at most 1")
+
+
 def test_bytes_that_are_no_text_pass_through_the_plan_and_its_script() -> None:
     value = "A=a\udcff b"
     assert (

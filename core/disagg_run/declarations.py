@@ -31,6 +31,9 @@ class Setting:
     unset_values: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
     #: Allowed values; () = any of the type.
     choices: tuple[Any, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Least and greatest value of an ``int`` or ``float``, in its own unit; None = no bound.
+    minimum: float | None = None
+    maximum: float | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -43,7 +43,10 @@ def option_value(option: Option, text: str) -> Any:
 
 def setting_value(setting: Setting, text: str) -> Any:
     """The value of a plugin's setting from text."""
-    return check_choices(setting, _READERS.get(setting.type, no_nul)(text))
+    value = check_choices(setting, _READERS.get(setting.type, no_nul)(text))
+    if setting.type in ("int", "float"):
+        check_bounds(value, setting.minimum, setting.maximum)
+    return value
 
 
 def setting_data(setting: Setting, data: Any, items: tuple[str, ...] | None) -> Any:

@@ -28,6 +28,8 @@ SERVER = (
         summary="HTTP port of prefill servers (8010)",
         env={"PREFILL_PORT": None},
         unset_values=("8010",),
+        minimum=1,
+        maximum=65535,
     ),
     Setting(
         name="decode_port",
@@ -35,6 +37,8 @@ SERVER = (
         summary="HTTP port of decode servers (8020)",
         env={"DECODE_PORT": None},
         unset_values=("8020",),
+        minimum=1,
+        maximum=65535,
     ),
     Setting(
         name="gpu_memory_utilization",
@@ -42,6 +46,8 @@ SERVER = (
         summary="share of each GPU's memory that the engine may use, 0 to 1",
         env={"MEM_FRAC_STATIC": None},
         unset_values=("0.85",),
+        minimum=0,
+        maximum=1,
     ),
     Setting(
         name="kv_cache_dtype",
@@ -57,6 +63,7 @@ SERVER = (
         summary="tokens in one block of the KV cache",
         env={"BLOCK_SIZE": None},
         unset_values=("16",),
+        minimum=1,
     ),
     Setting(
         name="max_num_seqs",
@@ -64,24 +71,28 @@ SERVER = (
         summary="requests in one batch; the variable sizes decode only where no concurrency is given",
         env={"MAX_NUM_SEQS": None},
         unset_values=("256",),
+        minimum=1,
     ),
     Setting(
         name="max_model_len",
         type="int",
         summary="longest request in tokens, prompt and completion",
         env={"MAX_MODEL_LEN": None},
+        minimum=1,
     ),
     Setting(
         name="max_num_batched_tokens",
         type="int",
         summary="tokens in one batch",
         env={"MAX_NUM_BATCHED_TOKENS": None},
+        minimum=1,
     ),
     Setting(
         name="scheduler_delay_factor",
         type="float",
         summary="wait before a prefill is scheduled, as a multiple of the last one's time",
         env={"SCHEDULER_DELAY_FACTOR": None},
+        minimum=0,
     ),
     Setting(
         name="cudagraph_capture_sizes",
@@ -93,12 +104,14 @@ SERVER = (
         type="float",
         summary="seconds from its start in which a server must be ready (2500)",
         env={"WAIT_SERVER_TIMEOUT": None},
+        minimum=1,
     ),
     Setting(
         name="router_timeout_s",
         type="float",
         summary="seconds from its start in which the router must be ready (300)",
         env={"WAIT_ROUTER_TIMEOUT": None},
+        minimum=1,
     ),
     Setting(
         name="prefill_router_policy",
@@ -114,7 +127,13 @@ SERVER = (
         env={"DECODE_ROUTER_POLICY": None},
         unset_values=("random",),
     ),
-    Setting(name="prometheus_port", type="int", summary="port of the router's metrics (29100)"),
+    Setting(
+        name="prometheus_port",
+        type="int",
+        summary="port of the router's metrics (29100)",
+        minimum=1,
+        maximum=65535,
+    ),
 )
 
 MOONCAKE = (
@@ -124,6 +143,8 @@ MOONCAKE = (
         summary="first port on which prefill waits for decode's KV handshakes (6301)",
         env={"HANDSHAKE_PORT": None},
         unset_values=("6301",),
+        minimum=1,
+        maximum=65535,
     ),
     Setting(
         name="ib_device",
