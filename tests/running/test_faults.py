@@ -152,13 +152,14 @@ def test_b47_a_server_that_cannot_bind_is_reported_with_the_holder(launch: Start
 
 def test_a_server_that_binds_all_addresses_is_told_who_holds_its_port_on_another(launch: Starter) -> None:
     first, other = addresses(2)
-    code = f"import socket; socket.create_server(('0.0.0.0', {HTTP}))"
-    ready = server("decode-0", first).ready
-    with socket.create_server((other, HTTP)):
-        launched = launch(plan([(first, [python("decode-0", "server", code, ports={"http": HTTP}, ready=ready)])]))
+    port = 18777  # that no other test uses on any address
+    code = f"import socket; socket.create_server(('0.0.0.0', {port}))"
+    ready = server("decode-0", first, port=port).ready
+    with socket.create_server((other, port)):
+        launched = launch(plan([(first, [python("decode-0", "server", code, ports={"http": port}, ready=ready)])]))
         assert launched.process.wait(60) == 11
     message = launched.culprit()["message"]
-    assert f"port {HTTP} (http of decode-0) is held on {other} by pid {os.getpid()} of user" in message
+    assert f"port {port} (http of decode-0) is held on {other} by pid {os.getpid()} of user" in message
 
 
 def test_a_setup_that_fails_stops_all_before_servers_start(launch: Starter) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -160,7 +161,8 @@ def test_a_stranger_who_speaks_otherwise_is_hung_up_on_and_harms_nothing(line: b
         async with centre(2) as hub:
             reader, writer = await asyncio.open_connection(*hub.address)
             writer.write(line)
-            assert await reader.read() == b""
+            with contextlib.suppress(ConnectionResetError):  # the rest of a long line was not read
+                assert await reader.read() == b""
             writer.close()
             member = hub.spoke(1)
             await member.link.open(*hub.address)
