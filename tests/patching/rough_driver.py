@@ -3,20 +3,24 @@
     python -m tests.patching.rough_driver kill DIR apply|revert
     python -m tests.patching.rough_driver race DIR COUNT
     python -m tests.patching.rough_driver full DIR LIMIT
+    unshare --mount python -m tests.patching.rough_driver filled DIR PAGES
 
 Each case is a forked child with one thread, so that a kill is a kill of the whole; results go to stdout as JSON.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +85,7 @@ def die_at(step: int) -> None:
 
 def kill(directory: Path, doing: str) -> list[dict[str, Any]]:
     """Kill an apply or a revert at each step, then apply again and revert."""
-    results = []
+    results: list[dict[str, Any]] = []
     for step in range(1, 500):
         root = install(directory / f"{doing}{step}")
         if doing == "revert":
@@ -162,16 +166,62 @@ def full(directory: Path, limit: int) -> dict[str, Any]:
     return {"answer": answer, "before": before, "after": digests(root), "sources": sources(root)}
 
 
-def attempt(root: Path) -> str:
-    """Apply; the error's words, or "" where there was none."""
+def filled(directory: Path, pages: int) -> list[dict[str, Any]]:
+    """Apply, then revert, on a file system with 0, 1, … ``pages`` free pages; the caller's mounts are nobody else's."""
+    results = []
+    for free in range(pages + 1):
+        mount = directory / str(free)
+        mount.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(mount)], check=True)
+        root = install(mount / "site")
+        before = digests(root)
+        fill(mount, free)
+        answer = attempt(root)
+        result = {"free": free, "answer": answer, "before": before, "after": digests(root)}
+        if not answer:
+            (mount / "filler").unlink()
+            fill(mount, 0)
+            result["revert"] = complaint(partial(revert_patches, [root]))
+            result["kept"] = digests(root)
+            (mount / "filler").unlink()
+            revert_patches([root])
+            result["reverted"] = digests(root)
+        results.append(result)
+        subprocess.run(["umount", str(mount)], check=True)
+    return results
+
+
+def fill(mount: Path, pages: int) -> None:
+    """Take all room of a file system but for some pages of 4 KiB."""
+    with (mount / "filler").open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+        file.truncate(max(file.tell() - 4096 * pages, 0))
+
+
+def complaint(work: Callable[[], object]) -> str:
+    """The words of the error that ``work`` ends with; "" = none."""
     try:
-        apply_patches(ALL, target=root)
+        work()
     except DisaggError as error:
         return str(error)
     return ""
 
 
+def attempt(root: Path) -> str:
+    """Apply; the error's words, or "" where there was none."""
+    return complaint(lambda: apply_patches(ALL, target=root))
+
+
 if __name__ == "__main__":
     what, where, argument = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
-    found = kill(where, argument) if what == "kill" else {"race": race, "full": full}[what](where, int(argument))
+    found = (
+        kill(where, argument)
+        if what == "kill"
+        else {"race": race, "full": full, "filled": filled}[what](where, int(argument))
+    )
     print(json.dumps(found))

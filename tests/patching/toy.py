@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -134,6 +135,6 @@ def by_state(states: object) -> dict[str, str]:
     return {state.id: state.state for state in states}  # type: ignore[attr-defined]
 
 
-def edited(patch: Patch, **changes: object) -> Patch:
+def edited(patch: Patch, **changes: Any) -> Patch:
     """A patch with other fields."""
     return attrs.evolve(patch, **changes)

@@ -274,7 +274,12 @@ class Writer:
         event = MagicMock()
         if fails:
             event.synchronize.side_effect = RuntimeError("HIP error")
-        fields = {"request_id": request, "dst_engine_id": "e", "local_block_ids": [1], "remote_block_ids_hint": None}
+        fields: dict[str, Any] = {
+            "request_id": request,
+            "dst_engine_id": "e",
+            "local_block_ids": [1],
+            "remote_block_ids_hint": None,
+        }
         fields |= {"layer_name": f"layer{layer}", "event": event, "remote_notify_port": 1, "remote_ip": "10.0.0.2"}
         if "transfer_id" in self.vllm.common.WriteTask.__dataclass_fields__:
             fields["transfer_id"] = f"tx-{request}"

@@ -1,0 +1,51 @@
+"""Patches on a file system that is really full: a small one in memory, mounted where nobody else sees it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from disagg_run.patching import apply_patches
+from tests.patching.toy import ALL, install, sources
+
+pytestmark = pytest.mark.real
+
+
+def test_a_full_disk_leaves_the_tree_whole_with_any_number_of_free_pages(tmp_path: Path) -> None:
+    namespace = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
+    done = subprocess.run(
+        [*namespace, sys.executable, "-m", "tests.patching.rough_driver", "filled", str(tmp_path), "12"],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)
+    reference = install(tmp_path / "reference")
+    old = sources(reference)
+    apply_patches(ALL, target=reference)
+    new = sources(reference)
+    outcomes = [bool(result["answer"]) for result in results]
+    assert outcomes[0]
+    assert not outcomes[-1]
+    for result in results:
+        found = {name: digest for name, digest in result["after"].items() if name in old}
+        if result["answer"]:
+            assert result["answer"].startswith("cannot patch ")
+            assert "no space left on device" in result["answer"]
+            assert "nothing was changed" in result["answer"]
+            assert found == old
+            assert result["after"] == result["before"]
+        else:
+            assert found == new
+            # Taking back needs room as well: whole, patched, and said so; with room it works.
+            assert "no space left on device" in result["revert"]
+            assert {name: digest for name, digest in result["kept"].items() if name in old} == new
+            assert result["reverted"] == result["before"]
