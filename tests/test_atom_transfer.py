@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from disagg_atom import connector_mooncake, models
+from disagg_atom import connector_mooncake
 from disagg_run import NodeFacts, PortError, RoleSpec
+from disagg_run.roles import dp_ranks
 from tests.atom_plans import contract, nic, planned, two_on_a_node
 from tests.plan_values import source, value
 
@@ -127,7 +128,7 @@ def test_only_prefill_listens_for_handshakes_and_a_fixed_port_reaches_both() -> 
     ],
 )
 def test_dp_ranks_meet_on_a_port_only_where_there_are_some(role: RoleSpec, ranks: int) -> None:
-    assert models.dp_ranks(role) == ranks
+    assert dp_ranks(role) == ranks
     process = planned(prefill=role, decode=role).process("prefill-0")
     assert process.port_counts["handshake"] == 8
     assert process.ports.get("dp_master") == (29500 if ranks > 1 else None)

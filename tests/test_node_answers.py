@@ -19,6 +19,7 @@ from disagg_run import (
     NodeFacts,
     Process,
     ProcessContext,
+    RoleSpec,
     RouterSpec,
     Source,
     SpecError,
@@ -27,6 +28,7 @@ from disagg_run import (
 from disagg_run.context import any_address
 from disagg_run.gpus import known_vendor, visible_gpus
 from disagg_run.model_files import located, located_by
+from disagg_run.roles import ModeName, attention_tp, dp_ranks, mode_name, speculative_tokens
 from disagg_run.settable_ports import port_source, router_http, settable
 
 OWN = Source(layer=Layer.CONNECTOR, plugin="toy-link")
@@ -177,3 +179,31 @@ def test_addresses_of_ipv6_are_in_brackets_where_a_port_follows() -> None:
     head = Head(name="prefill-0", role="prefill", worker=0, rank=0, address="fd00::1", ports={"http": 8000})
     assert head.url == "http://[fd00::1]:8000"
     assert (any_address("fd00::1"), any_address("10.0.0.1")) == ("::", "0.0.0.0")
+
+
+# --- roles -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("role", "mode", "ranks", "split"),
+    [
+        (RoleSpec(tp=8), "plain", 1, 8),
+        (RoleSpec(tp=4, dp=2), "plain", 2, 4),
+        (RoleSpec(tp=8, expert_parallel=True), "expert_parallel", 1, 8),
+        (RoleSpec(tp=8, dp_attention=True), "dp_attention", 8, 1),
+        (RoleSpec(tp=16, dp_attention=True, expert_parallel=True), "dp_attention_expert_parallel", 16, 1),
+    ],
+)
+def test_dp_attention_makes_every_gpu_a_rank_with_requests_of_its_own(
+    role: RoleSpec, mode: ModeName, ranks: int, split: int
+) -> None:
+    assert (mode_name(role), dp_ranks(role), attention_tp(role)) == (mode, ranks, split)
+
+
+def test_a_role_that_says_nothing_of_speculation_speculates_like_the_other() -> None:
+    ctx = context(decode=RoleSpec(mtp=3))
+    assert speculative_tokens(ctx, "decode")[0] == speculative_tokens(ctx, "prefill")[0] == 3
+    assert "speculate alike" in str(speculative_tokens(ctx, "prefill")[1])
+    both = context(prefill=RoleSpec(mtp=1), decode=RoleSpec(mtp=3))
+    assert [speculative_tokens(both, role)[0] for role in ("prefill", "decode")] == [1, 3]
+    assert speculative_tokens(context(), "decode")[0] == 0

@@ -245,7 +245,7 @@ def test_B38_a_flag_that_the_server_does_not_have_is_refused_with_the_nearest() 
 
 def test_B61_attention_split_differently_is_refused_where_nobody_knows_it_to_work() -> None:
     sides: dict[str, Any] = {"prefill": RoleSpec(tp=4), "decode": RoleSpec(tp=8)}
-    with pytest.raises(ParityError, match=r"over 4 GPUs and decode over 8 .* --waive attention-tp"):
+    with pytest.raises(ParityError, match=r"attention-tp is 4 for .* but 8 for .* --waive attention-tp"):
         planned("Qwen3.5-397B-A17B-FP8", **sides)
     assert planned("Qwen3.5-397B-A17B-FP8", waive=["attention-tp"], **sides).process("prefill-0").gpus == (0, 1, 2, 3)
     assert planned("DeepSeek-R1", **sides).process("prefill-0").gpus == (0, 1, 2, 3)

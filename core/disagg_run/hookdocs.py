@@ -24,6 +24,7 @@ from disagg_run import (
     node_needs,
     rdma,
     records,
+    roles,
     settable_ports,
     sources,
 )
@@ -45,6 +46,7 @@ CHAPTERS = (
     ("Where a model lies: functions to call", model_files),
     ("GPUs that a server sees: functions to call", gpus),
     ("RDMA devices: functions to call", rdma),
+    ("What a role's sizes come to: functions to call", roles),
     ("Ports that a user may fix: functions to call", settable_ports),
     ("Node facts", facts),
     ("What was asked", model),

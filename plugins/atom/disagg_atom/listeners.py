@@ -9,6 +9,7 @@ import attrs
 from disagg_atom import models
 from disagg_run.context import ProcessContext
 from disagg_run.records import Listener, Probe
+from disagg_run.roles import dp_ranks
 from disagg_run.sources import Layer, Source
 
 HTTP_PORTS = {"prefill": 8010, "decode": 8020}
@@ -51,11 +52,11 @@ def server_listeners(ctx: ProcessContext) -> Iterator[Listener]:
         source=http_source(ctx),
         flag="--server-port",
     )
-    if models.dp_ranks(ctx.role_spec) > 1:
+    if dp_ranks(ctx.role_spec) > 1:
         yield Listener(name="dp_master", default_port=DP_MASTER_PORT)
     if ctx.shares_node:
         # One for each DP rank, in case every rank has a rendezvous of its own.
-        yield Listener(name="dp_base", default_port=DP_BASE_PORT, count=models.dp_ranks(ctx.role_spec))
+        yield Listener(name="dp_base", default_port=DP_BASE_PORT, count=dp_ranks(ctx.role_spec))
 
 
 def router_listeners(ctx: ProcessContext) -> Iterator[Listener]:

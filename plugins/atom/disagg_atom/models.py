@@ -8,13 +8,12 @@ from typing import Literal, cast
 
 import attrs
 
+from disagg_run import roles
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import ModelRow
-from disagg_run.spec.model import Role, RoleSpec, as_tuple, frozen_map
+from disagg_run.roles import ModeName, mode_name
+from disagg_run.spec.model import Role, as_tuple, frozen_map
 from disagg_run.tables import read_model_table
-
-#: How a role spreads attention and experts over its GPUs.
-ModeName = Literal["plain", "dp_attention", "expert_parallel", "dp_attention_expert_parallel"]
 
 
 @attrs.frozen(kw_only=True)
@@ -76,13 +75,6 @@ def body(ctx: RankContext) -> AtomModel:
     return cast("AtomModel", ctx.model.body)
 
 
-def mode_name(role: RoleSpec) -> ModeName:
-    """The mode that a role asks for."""
-    if role.dp_attention:
-        return "dp_attention_expert_parallel" if role.expert_parallel else "dp_attention"
-    return "expert_parallel" if role.expert_parallel else "plain"
-
-
 def mode(ctx: ProcessContext) -> tuple[Mode, str]:
     """What the row says for the process's own role, and the dotted path of it in the table."""
     name = mode_name(ctx.role_spec)
@@ -95,14 +87,5 @@ def served_name(ctx: RankContext) -> str:
 
 
 def attention_tp(ctx: RankContext, role: Role) -> int | None:
-    """Over how many GPUs a role splits one request's attention; None for a model in which roles may differ.
-
-    Under DP attention every GPU has requests of its own.
-    """
-    asked = ctx.spec.role(role)
-    return None if body(ctx).mixed_tp else 1 if asked.dp_attention else asked.tp
-
-
-def dp_ranks(role: RoleSpec) -> int:
-    """Data-parallel ranks of one worker, as the engine counts them: DP attention turns the TP ranks into DP ranks."""
-    return role.dp * ((role.tp or 1) if role.dp_attention else 1)
+    """Over how many GPUs a role splits one request's attention; None for a model in which roles may differ."""
+    return None if body(ctx).mixed_tp else roles.attention_tp(ctx.spec.role(role))

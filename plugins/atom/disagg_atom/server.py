@@ -12,8 +12,8 @@ from disagg_atom.listeners import http_source
 from disagg_run.context import ProcessContext
 from disagg_run.errors import SpecError
 from disagg_run.records import Command, Flag, flag
+from disagg_run.roles import speculative_tokens
 from disagg_run.sources import Layer, Source
-from disagg_run.spec.model import Role
 
 PROGRAM = ("python3", "-m", "atom.entrypoints.openai_server")
 
@@ -58,7 +58,7 @@ def _parallelism(ctx: ProcessContext) -> Iterator[Flag]:
 
 
 def _speculation(ctx: ProcessContext) -> Iterator[Flag]:
-    tokens, source = speculative_tokens(ctx)
+    tokens, source = speculative_tokens(ctx, ctx.process.role or "prefill")
     if not tokens:
         return
     how = models.body(ctx).speculation
@@ -71,16 +71,6 @@ def _speculation(ctx: ProcessContext) -> Iterator[Flag]:
     if how.draft_model:
         yield flag("--draft-model", how.draft_model, source=ctx.table_source("speculation.draft_model"))
     yield flag("--num-speculative-tokens", tokens, source=source)
-
-
-def speculative_tokens(ctx: ProcessContext) -> tuple[int, Source]:
-    """Speculative tokens of the process's role; a role that says none takes the other's, for both need the same KV."""
-    own: Role = ctx.process.role or "prefill"
-    other: Role = "decode" if own == "prefill" else "prefill"
-    if ctx.spec.role(own).mtp or not ctx.spec.role(other).mtp:
-        return ctx.spec.role(own).mtp, ctx.spec.source(f"{own}.mtp")
-    why = "prefill and decode must speculate alike"
-    return ctx.spec.role(other).mtp, attrs.evolve(ctx.spec.source(f"{other}.mtp"), why=why)
 
 
 def _memory(ctx: ProcessContext) -> Iterator[Flag]:

@@ -8,6 +8,7 @@ import attrs
 
 from disagg_run.context import ProcessContext
 from disagg_run.records import Flag, flag
+from disagg_run.roles import dp_ranks, mode_name
 from disagg_run.sources import Layer, Source
 from disagg_sglang import models, versions
 from disagg_sglang.hicache import enabled
@@ -49,7 +50,7 @@ def running_requests(ctx: ProcessContext) -> tuple[int | None, Source]:
     A load below the number of DP ranks would leave a rank none, which the engine refuses: then it is one each (R9).
     """
     mode, path = models.mode(ctx)
-    ranks, load = models.dp_ranks(ctx.role_spec), ctx.spec.bench.concurrency
+    ranks, load = dp_ranks(ctx.role_spec), ctx.spec.bench.concurrency
     block = models.agentic(ctx)
     if block is not None and ctx.process.role == "prefill":
         return block.prefill.max_running_requests, ctx.table_source("agentic.prefill.max_running_requests")
@@ -86,7 +87,7 @@ def chunk_tokens(ctx: ProcessContext) -> tuple[int | None, Source]:
     """Tokens of one prefill chunk of a worker, and why; under DP attention the engine gives each rank its share."""
     mode, path = models.mode(ctx)
     if mode.chunked_prefill_per_rank is not None:
-        ranks = models.dp_ranks(ctx.role_spec)
+        ranks = dp_ranks(ctx.role_spec)
         source = ctx.table_source(
             f"{path}.chunked_prefill_per_rank", why=f"{mode.chunked_prefill_per_rank} for each of {ranks} DP ranks"
         )
@@ -112,7 +113,7 @@ def _context(ctx: ProcessContext) -> Iterator[Flag]:
         yield flag("--context-length", block.context_length, source=ctx.table_source("agentic.context_length"))
         return
     for role in ("prefill", "decode"):
-        name = models.mode_name(ctx.spec.role(role))
+        name = mode_name(ctx.spec.role(role))
         path = f"{role}.modes.{name}.context_is_load"
         mode = models.body(ctx).role(role).modes.get(name)
         if mode is not None and mode.context_is_load:

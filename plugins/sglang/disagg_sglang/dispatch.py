@@ -8,10 +8,10 @@ import attrs
 
 from disagg_run.context import RankContext
 from disagg_run.records import EnvSetting
+from disagg_run.roles import dp_ranks, speculative_tokens
 from disagg_run.sources import Layer, Source
 from disagg_run.spec.model import Role
 from disagg_sglang import models
-from disagg_sglang.speculation import speculative_tokens
 
 #: What MoRI's shared heap, 4 GiB by default, is known to suffice for; at 32 ranks it is exhausted (ROCm/MAD#168).
 HEAP_GIB = 4
@@ -39,7 +39,7 @@ def dispatch_tokens(ctx: RankContext, role: Role) -> tuple[int, Source]:
     drafts, _ = speculative_tokens(ctx, role)
     each = f"{1 + drafts} token{'s' if drafts else ''} a request"
     if spec.dp_attention and load:
-        ranks = models.dp_ranks(spec)
+        ranks = dp_ranks(spec)
         tokens = max(1, -(-max(load) // ranks)) * (1 + drafts)
         source = _computed(ctx, f"concurrency {max(load)} over {ranks} DP ranks, {each}")
     else:

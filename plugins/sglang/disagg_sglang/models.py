@@ -8,13 +8,12 @@ from typing import Any, Literal, cast
 
 import attrs
 
+from disagg_run import roles
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import ModelRow
-from disagg_run.spec.model import Role, RoleSpec, frozen_map
+from disagg_run.roles import ModeName, mode_name
+from disagg_run.spec.model import Role, frozen_map
 from disagg_run.tables import read_model_table
-
-#: How a role spreads attention and experts over its GPUs.
-ModeName = Literal["plain", "expert_parallel", "dp_attention", "dp_attention_expert_parallel"]
 
 
 @attrs.frozen(kw_only=True)
@@ -159,13 +158,6 @@ def body(ctx: RankContext) -> SglangModel:
     return cast("SglangModel", ctx.model.body)
 
 
-def mode_name(role: RoleSpec) -> ModeName:
-    """The mode that a role asks for."""
-    if role.dp_attention:
-        return "dp_attention_expert_parallel" if role.expert_parallel else "dp_attention"
-    return "expert_parallel" if role.expert_parallel else "plain"
-
-
 def mode(ctx: ProcessContext) -> tuple[Mode, str]:
     """What the row says for the process's role in its mode, and the dotted path of it in the table."""
     role, name = ctx.process.role or "prefill", mode_name(ctx.role_spec)
@@ -187,11 +179,6 @@ def served_name(ctx: RankContext) -> str:
     return ctx.spec.served_model_name or ctx.model_path
 
 
-def attention_tp(role: RoleSpec) -> int:
-    """Over how many GPUs one request's attention is split: under DP attention every GPU has requests of its own."""
-    return 1 if role.dp_attention else role.tp or 1
-
-
-def dp_ranks(role: RoleSpec) -> int:
-    """Groups of one worker that have requests of their own."""
-    return (role.tp or 1) if role.dp_attention else role.dp
+def attention_tp(ctx: RankContext, role: Role) -> int | None:
+    """Over how many GPUs a role splits one request's attention; None for a model in which roles may differ."""
+    return None if body(ctx).mixed_tp else roles.attention_tp(ctx.spec.role(role))

@@ -25,6 +25,11 @@ from disagg_sglang import (
 
 #: What prefill and decode must have in common; the engine itself compares some of it when the first request is served.
 PARITY = (
+    SharedValue(
+        name="attention-tp",
+        computed=models.attention_tp,
+        why="this model is not known to work otherwise (DP attention counts as 1)",
+    ),
     SharedValue(name="page-size", flag="--page-size", why="KV moves page by page"),
     SharedValue(
         name="kv-cache-dtype", flag="--kv-cache-dtype", why="KV is moved as it lies in memory", versions=">=0.5.12"

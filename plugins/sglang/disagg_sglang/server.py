@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 import attrs
 
 from disagg_run.context import ProcessContext, any_address, host_port
-from disagg_run.errors import ParityError, SpecError
+from disagg_run.errors import SpecError
 from disagg_run.model_files import located, located_by
 from disagg_run.records import Command, Flag, flag
+from disagg_run.roles import dp_ranks
 from disagg_run.settable_ports import port_source
 from disagg_run.sources import Layer, Source
 from disagg_sglang import batching, hicache, models, speculation, versions
@@ -17,17 +18,12 @@ from disagg_sglang.listeners import HTTP_PORT, bootstrap_port, says_bootstrap_po
 
 PROGRAM = ("python3", "-m", "sglang.launch_server")
 
-#: Name of the check that an expert waives to split attention differently in prefill and decode.
-TP_CHECK = "attention-tp"
-
 
 def server_command(ctx: ProcessContext) -> Command:
     """The command of one process of a worker.
 
-    Raises ParityError for prefill and decode that split attention differently where nobody knows that to work, and
-    SpecError for speculation with a model for which no way is known, and for DP attention in replicas.
+    Raises SpecError for speculation with a model for which no way is known, and for DP attention in replicas.
     """
-    _check_attention_split(ctx)
     parts = (_place, _parallelism, _model, _experts, speculation.flags, batching.flags, hicache.server_flags, _logs)
     return Command(program=PROGRAM, flags=[each for part in parts for each in part(ctx)])
 
@@ -75,7 +71,7 @@ def _dp_attention(ctx: ProcessContext) -> Iterator[Flag]:
             f" {ctx.engine.name} is not known to do",
             remedy=f"ask for more {name} workers instead of replicas",
         )
-    ranks = models.dp_ranks(role)
+    ranks = dp_ranks(role)
     # One rank is no data parallelism: the engine then switches DP attention off and refuses what belongs to it.
     if ranks == 1:
         return
@@ -106,7 +102,7 @@ def _model(ctx: ProcessContext) -> Iterator[Flag]:
             yield flag(name, value, source=ctx.table_source(field))
     if not row.shared_experts_fusion:
         yield flag("--disable-shared-experts-fusion", source=ctx.table_source("shared_experts_fusion"))
-    if row.moe_dense_tp_size is not None and models.dp_ranks(ctx.role_spec) == 1:
+    if row.moe_dense_tp_size is not None and dp_ranks(ctx.role_spec) == 1:
         yield flag("--moe-dense-tp-size", row.moe_dense_tp_size, source=ctx.table_source("moe_dense_tp_size"))
     if row.model_loader_extra_config:
         source = ctx.table_source("model_loader_extra_config")
@@ -144,14 +140,3 @@ def _logs(ctx: ProcessContext) -> Iterator[Flag]:
 def _placed(ctx: ProcessContext, field: str) -> Source | None:
     """The table's place of a field, where the table says it."""
     return ctx.table_source(field) if field in ctx.model.places else None
-
-
-def _check_attention_split(ctx: ProcessContext) -> None:
-    prefill, decode = models.attention_tp(ctx.spec.prefill), models.attention_tp(ctx.spec.decode)
-    if prefill == decode or models.body(ctx).mixed_tp or TP_CHECK in ctx.spec.waive:
-        return
-    raise ParityError(
-        f"prefill splits attention over {prefill} GPUs and decode over {decode} (DP attention counts as 1), which is"
-        f" not known to work for {ctx.model.name!r} over {ctx.connector}",
-        remedy=f"make them equal, or let it through with --waive {TP_CHECK} and check the answers",
-    )

@@ -6,21 +6,11 @@ from collections.abc import Iterator
 
 import attrs
 
-from disagg_run.context import ProcessContext, RankContext
+from disagg_run.context import ProcessContext
 from disagg_run.errors import SpecError
 from disagg_run.records import EnvSetting, Flag, flag
-from disagg_run.sources import Source
-from disagg_run.spec.model import Role
+from disagg_run.roles import speculative_tokens
 from disagg_sglang import models
-
-
-def speculative_tokens(ctx: RankContext, role: Role) -> tuple[int, Source]:
-    """Tokens that a role drafts a step; a role that says none takes the other's, for both need the same KV."""
-    other: Role = "decode" if role == "prefill" else "prefill"
-    if ctx.spec.role(role).mtp or not ctx.spec.role(other).mtp:
-        return ctx.spec.role(role).mtp, ctx.spec.source(f"{role}.mtp")
-    why = "prefill and decode must speculate alike"
-    return ctx.spec.role(other).mtp, attrs.evolve(ctx.spec.source(f"{other}.mtp"), why=why)
 
 
 def flags(ctx: ProcessContext) -> Iterator[Flag]:
