@@ -10,54 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disagg_run.declarations import Engine
-from disagg_run.errors import DisaggError, SpecError, TopologyError
-from disagg_run.sources import Layer, Source
-from disagg_run.spec.model import LaunchSpec, Node, Role, RoleSpec
-from disagg_run.topology import MAX_UNNAMED_NODES, Layout, place, worker_gpus, worker_name
-
-ENGINE = Engine(
-    name="toy-disagg",
-    summary="a toy",
-    models=(),
-    versions=">=1",
-    default_version="1.0",
-    default_connector="toy-link",
-    multi_node_workers=True,
-)
-ONE_NODE_ENGINE = attrs.evolve(ENGINE, multi_node_workers=False)
-
-
-def nodes(count: int) -> list[Node]:
-    return [Node(name=f"n{index}", address=f"10.0.{index // 256}.{index % 256}") for index in range(count)]
-
-
-def layout(
-    prefill: tuple[int, int] = (1, 8),
-    decode: tuple[int, int] = (1, 8),
-    *,
-    engine: Engine = ENGINE,
-    prefill_nodes: int | None = None,
-    decode_nodes: int | None = None,
-    known_gpus: dict[int, int] | None = None,
-    **spec: Any,
-) -> Layout:
-    """Place (workers, tp) of each role."""
-    asked = LaunchSpec(
-        engine=engine.name,
-        model="toy",
-        prefill=RoleSpec(workers=prefill[0], nodes=prefill_nodes),
-        decode=RoleSpec(workers=decode[0], nodes=decode_nodes),
-        **spec,
-    )
-    return place(asked, engine, {"prefill": prefill[1], "decode": decode[1]}, known_gpus=known_gpus)
-
-
-def seats(found: Layout) -> dict[str, tuple[int, tuple[int, ...]]]:
-    return {placed.process.name: (placed.rank, placed.process.gpus) for placed in found.processes}
-
-
-EIGHT = tuple(range(8))
+from disagg_run.errors import SpecError, TopologyError
+from disagg_run.spec.model import LaunchSpec, Role, RoleSpec
+from disagg_run.topology import place, worker_gpus, worker_name
+from tests.layouts import EIGHT, ENGINE, layout, nodes, seats
 
 
 def test_each_worker_has_a_node_of_its_own_where_no_nodes_are_named() -> None:
@@ -207,114 +163,8 @@ def test_a_thousand_nodes_are_placed_in_a_moment() -> None:
         assert time.process_time() - began < 1.0
 
 
-# --- refused -----------------------------------------------------------------------------------------------------
-
-
-def refused(error: type[DisaggError], **asked: Any) -> str:
-    with pytest.raises(error) as caught:
-        layout(**asked)
-    text = str(caught.value)
-    assert "\n" not in text
-    assert not text[0].isupper() or text.startswith("GPU")
-    return text
-
-
-def test_B58_a_worker_over_nodes_is_refused_for_an_engine_that_cannot_with_the_largest_legal_size() -> None:
-    """Also fault R17."""
-    text = refused(TopologyError, decode=(1, 16), engine=ONE_NODE_ENGINE)
-    assert text == (
-        "a decode worker of 16 GPUs (tp 16) does not fit on one node of 8 GPUs, and toy-disagg cannot span nodes:"
-        " the largest legal size of a decode worker is 8 GPUs"
-    )
-
-
-def test_B60_sizes_that_do_not_fill_the_nodes_are_refused_per_role() -> None:
-    spec = LaunchSpec(engine="toy-disagg", model="toy", gpus_per_node=4, prefill=RoleSpec(dp=2), nodes=nodes(3))
-    with pytest.raises(TopologyError) as caught:
-        place(spec, ENGINE, {"prefill": 8, "decode": 4})
-    assert "need 5 nodes (20 GPUs), but 3 nodes are given (12 GPUs at 4 a node)" in str(caught.value)
-
-
-def test_B60_gpus_per_node_beyond_what_a_node_is_known_to_have_is_refused() -> None:
-    text = refused(TopologyError, nodes=nodes(2), known_gpus={1: 4})
-    assert "decode-0 needs GPU 7 of node 'n1' (rank 1), which has 4 GPUs" in text
-    assert "set GPUs per node to 4" in text
-    assert layout((1, 4), (1, 4), nodes=nodes(2), known_gpus={0: 4, 1: 4}).bound
-
-
-def test_a_tp_that_does_not_divide_is_refused_with_the_sizes_that_do() -> None:
-    text = refused(TopologyError, decode=(1, 12))
-    assert "a decode worker of 12 GPUs (tp 12) does not fill whole nodes of 8 GPUs" in text
-    assert "8 or 16" in text
-
-
-def test_a_tensor_parallel_group_may_not_lie_across_nodes() -> None:
-    spec = LaunchSpec(engine="toy-disagg", model="toy", decode=RoleSpec(dp=8))
-    with pytest.raises(
-        TopologyError, match=r"each tensor-parallel group of a decode worker has 3 GPUs \(tp 3 \* dp 8\)"
-    ):
-        place(spec, ENGINE, {"prefill": 8, "decode": 3})
-
-
-def test_nine_workers_on_eight_gpus_are_refused() -> None:
-    text = refused(TopologyError, prefill=(8, 1), decode=(1, 1), nodes=nodes(1))
-    assert "8 prefill workers of 1 GPU and 1 decode worker of 1 GPU need 2 nodes (9 GPUs), but 1 node is given" in text
-
-
-def test_a_node_list_that_is_too_short_names_both_counts() -> None:
-    text = refused(TopologyError, prefill=(2, 8), decode=(1, 8), nodes=nodes(2))
-    assert "need 3 nodes (24 GPUs), but 2 nodes are given (16 GPUs at 8 a node)" in text
-
-
-def test_workers_that_only_fit_by_their_sum_are_refused() -> None:
-    text = refused(TopologyError, prefill=(2, 5), decode=(1, 5), nodes=nodes(2))
-    assert "need 3 nodes (15 GPUs), but 2 nodes are given (16 GPUs at 8 a node)" in text
-
-
-@pytest.mark.parametrize("workers", [0, -1])
-def test_workers_below_one_are_refused(workers: int) -> None:
-    assert f"prefill workers must be at least 1, not {workers}" in refused(SpecError, prefill=(workers, 8))
-
-
-@pytest.mark.parametrize("tp", [0, -8])
-def test_a_tp_below_one_is_refused(tp: int) -> None:
-    assert f"decode tp must be at least 1, not {tp}" in refused(SpecError, decode=(1, tp))
-
-
-def test_a_refusal_names_the_place_of_the_value() -> None:
-    source = Source(layer=Layer.RUN_FILE, where="toy.yaml:7")
-    spec = LaunchSpec(
-        engine="toy-disagg", model="toy", prefill=RoleSpec(workers=0), sources={"prefill.workers": source}
-    )
-    with pytest.raises(SpecError, match=r"not 0 \(run file toy\.yaml:7\)"):
-        place(spec, ENGINE, {"prefill": 8, "decode": 8})
-
-
-def test_senseless_node_sizes_and_node_lists_are_refused() -> None:
-    assert "GPUs per node must be 1 to 1024, not 0" in refused(SpecError, gpus_per_node=0)
-    twice = [Node(name="a", address="FE80::1"), Node(name="b", address="fe80::1")]
-    assert "nodes 0 and 1 have the same address 'fe80::1'" in refused(SpecError, nodes=twice)
-    assert "node 0 ('a') has no address" in refused(SpecError, nodes=[Node(name="a", address="")])
-    assert "prefill nodes must be at least 1, not 0" in refused(SpecError, prefill_nodes=0)
-
-
-@pytest.mark.parametrize("pack", [False, True])
-def test_more_workers_than_there_are_addresses_is_refused_at_once(pack: bool) -> None:
-    began = time.process_time()
-    assert str(MAX_UNNAMED_NODES) in refused(TopologyError, prefill=(10**12, 1), pack=pack)
-    assert "1000000000000" in refused(TopologyError, prefill=(10**12, 1), nodes=nodes(2), pack=pack)
-    assert time.process_time() - began < 1.0
-
-
-def test_an_engine_of_one_role_gets_that_role_alone() -> None:
-    engine = attrs.evolve(ENGINE, roles=("decode",))
-    found = place(LaunchSpec(engine="toy-disagg", model="toy"), engine, {"decode": 8})
-    assert list(seats(found)) == ["decode-0"]
-
-
-# --- whatever is asked -------------------------------------------------------------------------------------------
-
 sizes = st.integers(-1, 20)
+
 role_specs = st.builds(
     RoleSpec,
     workers=st.integers(-1, 9),
