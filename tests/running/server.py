@@ -24,6 +24,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--forward", nargs="*", default=[], help="base URLs of workers: be a router")
     parser.add_argument("--delay", type=float, default=0.0, help="seconds before the HTTP port opens")
     parser.add_argument("--unready", action="store_true", help="answer 503 for ever")
+    parser.add_argument("--gets", type=int, default=1 << 30, help="answer 503 after so many GETs")
+    parser.add_argument("--fail-streams", action="store_true", help="break off streamed answers")
     parser.add_argument("--exit-after", type=float)
     parser.add_argument("--code", type=int, default=0)
     parser.add_argument("--ignore-term", action="store_true")
@@ -64,7 +66,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self._gate()
-        if self.path == "/v1/models":
+        self.server.asked.gets -= 1
+        if self.server.asked.gets < 0:
+            self._json(503, {"status": "overloaded"})
+        elif self.path == "/v1/models":
             self._json(200, {"data": [{"id": self.server.asked.model}]})
         elif self.server.asked.unready:
             self._json(503, {"status": "loading"})
@@ -97,6 +102,9 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for index in range(tokens):
             self.wfile.write(f"data: {json.dumps({'choices': [{'text': f'w{index} '}]})}\n\n".encode())
+            if self.server.asked.fail_streams:
+                self.close_connection = True
+                return
         self.wfile.write(b"data: [DONE]\n\n")
         self.close_connection = True
 

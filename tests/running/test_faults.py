@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from disagg_run.planning.document import PlannedProcess, Ready
@@ -105,6 +106,15 @@ def test_a_killed_launcher_ends_every_rank(launch: Starter) -> None:
     assert launched.culprit()["signal"] == "SIGTERM"
 
 
+def test_where_the_process_above_the_ranks_is_killed_they_end_in_order(launch: Starter) -> None:
+    launched = launch(Launch().plan())
+    launched.serving()
+    (above,) = psutil.Process(launched.process.pid).children()
+    launched.kill(above.pid)
+    assert launched.process.wait(30) == 10
+    launched.check_nothing_left(2)
+
+
 def test_b09_a_foreign_answer_on_the_port_is_no_readiness(launch: Starter, tmp_path: Path) -> None:
     """Somebody takes the port between our check and our server's bind, and answers in its place."""
     asked = Launch()
@@ -160,6 +170,30 @@ def test_a_server_that_binds_all_addresses_is_told_who_holds_its_port_on_another
         assert launched.process.wait(60) == 11
     message = launched.culprit()["message"]
     assert f"port {port} (http of decode-0) is held on {other} by pid {os.getpid()} of user" in message
+
+
+def test_a_router_through_which_nothing_comes_is_no_success(launch: Starter) -> None:
+    asked = Launch(words={"router": [f"http://{addresses(1)[0]}:{HTTP}"]})
+    launched = launch(asked.plan(), smoke=1, canary_errors_s=0.5, settle_s=0.1)
+    assert launched.end() == 14
+    assert "no generation came through router" in launched.err.read_text()
+    assert "answers 502" in launched.err.read_text()
+
+
+def test_smoke_requests_that_fail_fail_the_run(launch: Starter) -> None:
+    launched = launch(Launch(words={"router": ["--fail-streams"]}).plan(), smoke=3, settle_s=0.1)
+    assert launched.end() == 15
+    assert "3 of 3 smoke requests failed; the first: the stream ended before [DONE]" in launched.err.read_text()
+    assert "0 of 3 requests good" in launched.out.read_text()
+
+
+def test_a_server_that_does_not_answer_other_nodes_is_named(launch: Starter) -> None:
+    """Its own agent's two questions are answered, those of the router's agent are not."""
+    launched = launch(Launch(words={"decode-0": ["--gets", 2]}).plan(), reach_s=0.5)
+    assert launched.end() == 12
+    text = launched.err.read_text()
+    assert "decode-0 is ready on its own node, but router on rank 0 cannot use it" in text
+    assert "answers 503" in text
 
 
 def test_a_setup_that_fails_stops_all_before_servers_start(launch: Starter) -> None:

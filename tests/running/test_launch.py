@@ -22,7 +22,7 @@ from disagg_run.running.launch import run
 from disagg_run.running.status import read_status, status_text
 from disagg_run.spec.model import Node
 from tests.running.launched import DRIVE, Launched, alive, until
-from tests.running.plans import HTTP, JOIN, Launch, addresses, edges, plan, python, router, server
+from tests.running.plans import HTTP, JOIN, ROUTER, Launch, addresses, edges, plan, python, router, server
 
 Starter = Callable[..., Launched]
 
@@ -118,9 +118,13 @@ def test_setup_ends_and_services_are_ready_before_servers_start(launch: Starter,
     done = tmp_path / "done"
     code = f"import time; time.sleep(0.3); open({str(done)!r}, 'w')"
     setup = python("route", "setup", code, ready=[Ready(kind="exit", target="", timeout_s=10)])
-    store = server("store", asked.addresses[0], "--delay", 0.3, port=18030, kind="service", after=edges("route"))
+    first = asked.addresses[0]
+    accepts = Ready(kind="tcp", target=f"{first}:18030", timeout_s=10, identity={"listener": "http"})
+    store = server("store", first, "--delay", 0.3, port=18030, kind="service", after=edges("route"), ready=(accepts,))
     asked.more = {0: [setup, store]}
     asked.fields = {name: {"after": edges("route", "store")} for name in ("prefill-0", "decode-0")}
+    generates = Ready(kind="generation", target=f"http://{first}:{ROUTER}/v1/completions", timeout_s=10)
+    asked.fields["router"] = {"ready": (generates,)}
     launched = launch(asked.plan(), smoke=1)
     assert launched.end() == 0
     at = times(launched, 2)
@@ -128,6 +132,16 @@ def test_setup_ends_and_services_are_ready_before_servers_start(launch: Starter,
     assert min(at["started", "prefill-0"], at["started", "decode-0"]) > at["ready", "store"]
     ends = [event["process"] for event in launched.events(0) if event["event"] == "process.exited"]
     assert ends == ["route", "router", "prefill-0", "store"], "torn down in reverse order"
+
+
+def test_what_is_waited_for_is_said_as_plain_lines(launch: Starter) -> None:
+    asked = Launch(words={"decode-0": ["--delay", 1.5]})
+    launched = launch(asked.plan(), smoke=1, progress_s=0.4)
+    assert launched.end() == 0
+    address = asked.addresses[1]
+    line = next(line for line in launched.err.read_text().split("\n") if " waiting for " in line and "decode-0" in line)
+    assert f"decode-0 (rank 1, started, to prove http http://{address}:{HTTP}/health)" in line
+    assert "router (rank 0, not started)" in line
 
 
 def test_b80_a_follower_waits_for_the_heads_join_port_and_not_for_its_readiness(launch: Starter) -> None:

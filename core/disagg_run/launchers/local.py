@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 
@@ -21,6 +22,10 @@ from disagg_run.running.launch import LaunchOptions
 from disagg_run.running.report import describe
 from disagg_run.running.rundir import RunDir, culprit_of, default_path, new_id
 from disagg_run.running.token import new_token, read_token
+
+#: For ranks that lost the process above them to end, in seconds, and between two looks.
+_ORPHANS_S = 30.0
+_LOOK_S = 0.05
 
 
 def start_ranks(plan: LaunchPlan, options: LaunchOptions) -> int:
@@ -50,6 +55,8 @@ def start_ranks(plan: LaunchPlan, options: LaunchOptions) -> int:
     with _passing_signals(ranks):
         returned = ranks.wait()
     code = returned if returned >= 0 else RunError.exit_code
+    if returned < 0:
+        _await_orphans(run_dir, len(plan.ranks))
     if code:
         culprit = culprit_of(run_dir)
         lines = (
@@ -57,6 +64,13 @@ def start_ranks(plan: LaunchPlan, options: LaunchOptions) -> int:
         )
         print("\n".join(lines), file=sys.stderr, flush=True)
     return code
+
+
+def _await_orphans(run_dir: RunDir, ranks: int) -> None:
+    """Where the process above the ranks was killed, each rank ends in order by itself: wait until all have said so."""
+    deadline = time.monotonic() + _ORPHANS_S
+    while len(run_dir.ended_ranks()) < ranks and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
 
 
 @contextlib.contextmanager

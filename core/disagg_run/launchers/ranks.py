@@ -27,6 +27,7 @@ from disagg_run.running.rundir import RunDir
 from disagg_run.running.share import share_of
 from disagg_run.running.star_socket import listen
 from disagg_run.running.start import guarded
+from disagg_run.running.teardown import planned_ports
 from disagg_run.running.timing import Timing
 
 _PASSED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -176,6 +177,16 @@ def _below(pid: int, stats: Mapping[int, proctree.ProcessStat]) -> list[int]:
     return [stat.pid for stat in proctree.descendants(pid, stats)]
 
 
+def _free_socket(plan: LaunchPlan) -> socket.socket:
+    """A listening socket on rank 0's address at any port that the plan does not give to a process."""
+    taken = {port for rank in plan.ranks for process in rank.processes() for port in planned_ports(process)}
+    while True:
+        sock = listen(plan.ranks[0].node.address, 0)
+        if sock.getsockname()[1] not in taken:
+            return sock
+        sock.close()
+
+
 def main() -> int:
     """Run what the one argument says; see ``launchers.local``."""
     told: dict[str, Any] = json.loads(sys.argv[1])
@@ -185,7 +196,7 @@ def main() -> int:
     run_dir = RunDir(path=Path(told["run_dir"]))
     token = os.environ.pop(environment.TOKEN)
     plan = LaunchPlan.from_json(run_dir.plan.read_bytes())
-    sock = listen(plan.ranks[0].node.address, 0)
+    sock = _free_socket(plan)
     launch = Launch(
         plan=plan,
         run_dir=run_dir,
