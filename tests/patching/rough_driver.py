@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from disagg_run.errors import DisaggError
-from disagg_run.patching import apply_patches, check_patches, ledgers, revert_patches
+from disagg_run.patching import apply_patches, ledgers, revert_patches
 from tests.patching.toy import ALL, by_state, digests, install, sources
 
 #: What changes the disk, as the applier calls it.
@@ -152,18 +152,20 @@ def look(root: Path, out: Path) -> dict[str, list[str]]:
             return {name: sorted(found) for name, found in seen.items()}
 
 
-def full(directory: Path, limit: int) -> dict[str, Any]:
-    """Apply where no file may grow beyond ``limit`` bytes: the kernel ends every write there."""
-    root = install(directory / "site")
-    check_patches(ALL, target=root)
-    before = digests(root)
+def full(directory: Path, limit: int) -> list[dict[str, Any]]:
+    """Apply where no file may grow beyond so many bytes, up to ``limit``: the kernel ends every write there."""
+    results = []
+    for size in [size for size in (0, 50, 400, 700, 900, 3000) if size < limit] + [limit]:
+        root = install(directory / str(size))
+        before = digests(root)
 
-    def work() -> str:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-        return attempt(root)
+        def work(root: Path = root, size: int = size) -> str:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+            return attempt(root)
 
-    answer, _ = in_child(work)
-    return {"answer": answer, "before": before, "after": digests(root), "sources": sources(root)}
+        answer, _ = in_child(work)
+        results.append({"size": size, "answer": answer, "before": before, "after": digests(root)})
+    return results
 
 
 def filled(directory: Path, pages: int) -> list[dict[str, Any]]:
