@@ -120,7 +120,7 @@ def read_entry(name: str, node: ConfigNode) -> Entry:
 def _runs(scenarios: ConfigNode) -> Iterator[tuple[int, int, Mapping[str, ConfigNode], ConfigNode]]:
     """Every search space with its scenario's keys and the indexes of both."""
     if not isinstance(scenarios.value, dict) or SCENARIO not in scenarios.value:
-        has = ", ".join(scenarios.value) if isinstance(scenarios.value, dict) else "none"
+        has = ", ".join(map(repr, scenarios.value)) if isinstance(scenarios.value, dict) else "none"
         raise scenarios.error(
             f"there is no scenario {SCENARIO!r}, the only one that a launch follows from (it has {has})"
         )
