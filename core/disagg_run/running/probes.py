@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _FIRST_S = 0.03
 _CLOSED_S = 0.1
 _MOST_S = 1.0
-#: For one answer, in seconds; SGLang's health path generates a token and can take over one.
+#: For one answer, in seconds; a health path that generates a token can take over one.
 ANSWER_S = 10.0
 _CONNECT_S = 2.0
 #: Tokens of a generation that is a probe.

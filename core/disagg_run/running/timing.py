@@ -16,12 +16,12 @@ class Timing:
     #: Until every rank's agent must have joined rank 0: nodes load their images meanwhile, and public launchers wait up
     #: to ten minutes for it.
     join_s: float = 600.0
-    #: From SIGTERM to SIGKILL where the run ends in order; real engines take up to 2.3 s (vLLM 0.32.0).
+    #: From SIGTERM to SIGKILL where the run ends in order; real engines were seen to take up to 2.3 s.
     grace_s: float = 8.0
     #: The same after a failure: what remains is not worth waiting for, and all must be down within two seconds.
     failure_grace_s: float = 1.0
     #: A process that was ready and passes none of its HTTP probes for so long counts as hung. Long, because a server
-    #: under full load answers its health path late (SGLang generates a token for it).
+    #: under full load answers its health path late (some generate a token for it).
     hang_s: float = 60.0
     #: Between two such probes; at least four are made within hang_s.
     watch_s: float = 15.0
