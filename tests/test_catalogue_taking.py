@@ -3,145 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from textwrap import dedent
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from disagg_run.catalogue import Catalogue, read_catalogue
-from disagg_run.catalogue_taking import catalogue_text, differences, is_installed, take_catalogue
-from disagg_run.cli.catalogue import command
-from disagg_run.declarations import CatalogueRef, Engine
-from disagg_run.errors import DisaggError, RunError, SpecError, UsageError
-from disagg_run.hookspecs import hookimpl
-from disagg_run.host import build_host
-
-SERVER = ("@python", "-m", "toy_engine.server")
-
-PARSER = """
-    import argparse, atexit, functools, json, pathlib, threading, time
-
-    class DeprecatedStoreTrue(argparse.Action):
-        def __init__(self, option_strings, dest, heir=None, nargs=0, **kwargs):
-            self.heir = heir
-            super().__init__(option_strings, dest, nargs=0, **kwargs)
-
-    def human_int(text):
-        return int(text[:-1]) * 1000 if text.endswith("k") else int(text)
-
-    def object_of(text):
-        value = json.loads(text)
-        if not isinstance(value, dict):
-            raise argparse.ArgumentTypeError("no object")
-        return value
-
-    def dict_or_str(text):
-        return json.loads(text) if text.startswith("{") else text
-
-    def optional(of):
-        def _optional(text):
-            return None if text in ("", "None") else of(text)
-        return _optional
-
-    def add_flags(parser):
-        parser.add_argument("model", nargs="?")
-        parser.add_argument("--tp-size", "-tp", type=int, default=1)
-        parser.add_argument("--memory", type=float)
-        parser.add_argument("--length", type=human_int)
-        parser.add_argument("--conf", type=json.loads)
-        parser.add_argument("--object", type=object_of)
-        parser.add_argument("--loader", type=dict_or_str)
-        parser.add_argument("--count", type=optional(int))
-        parser.add_argument("--backend", type=lambda s: s.lower().replace("-", "_"), choices=["x_y", "z"])
-        parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path("."))
-        parser.add_argument("--level", choices=[3, 1, 2], type=int, default=float("inf"))
-        parser.add_argument("--names", nargs="+", default=["a"])
-        parser.add_argument("--any", nargs="*")
-        parser.add_argument("--pair", nargs=2)
-        parser.add_argument("--peer", action="append", nargs="+")
-        parser.add_argument("--chunked", action=argparse.BooleanOptionalAction, default=True)
-        parser.add_argument("--eager", action="store_true", help=argparse.SUPPRESS)
-        parser.add_argument("--old", action=DeprecatedStoreTrue, heir="--new")
-        parser.add_argument("--version", action="version", version="1")
-        return parser
-"""
-
-
-def record(*names: str, arity: Any = 1, **more: Any) -> dict[str, Any]:
-    return {"names": list(names), "arity": arity, **more}
-
-
-WANTED = [
-    record("--any", arity="*", type="str", kind="str"),
-    record("--backend", type="<lambda>", choices=["x_y", "z"]),
-    record("--chunked", "--no-chunked", arity=0, default=True, negatable=True),
-    record("--conf", type="loads", kind="json"),
-    record("--count", type="_optional", kind="int", literals=["", "None"]),
-    record("--eager", arity=0, default=False),
-    record("--folder", type="Path"),
-    record("--length", type="human_int", kind="size"),
-    record("--level", type="int", kind="int", choices=["1", "2", "3"]),
-    record("--loader", type="dict_or_str", kind="json_or_text"),
-    record("--memory", type="float", kind="float"),
-    record("--names", arity="+", type="str", kind="str", default=["a"]),
-    record("--object", type="object_of", kind="json_object"),
-    record("--old", arity=0, deprecated=True, successor="--new"),
-    record("--pair", arity=2, type="str", kind="str"),
-    record("--peer", arity="+", type="str", kind="str", repeatable=True),
-    record("--tp-size", "-tp", type="int", kind="int", default=1),
-]
-
-
-class Site:
-    """A folder of Python packages, and an interpreter that sees it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.packages = folder / "site"
-        self.scripts = folder / "bin"
-        self.packages.mkdir()
-        self.scripts.mkdir()
-        # A link of its own, so that the scripts beside it are this interpreter's.
-        self.python = str(self.scripts / "python")
-        os.symlink(sys.executable, self.python)
-
-    def module(self, name: str, text: str, *, parser: bool = False) -> None:
-        file = self.packages / (name.replace(".", "/") + ".py")
-        file.parent.mkdir(exist_ok=True)
-        file.write_text((dedent(PARSER) if parser else "") + dedent(text))
-
-    def distribution(self, name: str, version: str, *, top_level: str = "", script: str = "") -> None:
-        info = self.packages / f"{name.replace('-', '_')}-{version}.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        (info / "top_level.txt").write_text(top_level + "\n")
-        (info / "entry_points.txt").write_text(f"[console_scripts]\n{script}\n" if script else "")
-
-    def script(self, name: str, text: str) -> None:
-        file = self.scripts / name
-        file.write_text(f"#!{self.python}\n" + dedent(text))
-        file.chmod(0o755)
+from disagg_run.catalogue import read_catalogue
+from disagg_run.catalogue_taking import catalogue_text, is_installed, take_catalogue
+from disagg_run.errors import DisaggError, RunError, SpecError
+from tests.toy_site import SERVER, WANTED, Site, flags_of, record, toy_site
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    made = Site(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(made.packages))
-    monkeypatch.setenv("TOY_TRACES", str(tmp_path))
-    made.distribution("toy-engine", "1.2+local", top_level="toy_engine", script="toy = toy_engine.cli:main")
-    return made
+    return toy_site(tmp_path, monkeypatch)
 
 
-def flags_of(document: dict[str, Any]) -> list[dict[str, Any]]:
-    return [flag for flag in document["flags"] if flag["names"]]
-
-
-# --- what is taken -----------------------------------------------------------------------------------------------
+# --- what is taken ----------------------------------------------------------------------------------------------------
 
 
 def test_a_parser_is_taken_whole_and_nothing_is_started(site: Site, tmp_path: Path) -> None:
@@ -262,7 +140,7 @@ def test_the_version_is_that_of_the_named_distribution_else_of_what_brought_the_
         take_catalogue(site.python, ("@python", "-m", "nobodys"))
 
 
-# --- what goes wrong ---------------------------------------------------------------------------------------------
+# --- what goes wrong --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -339,121 +217,3 @@ def test_what_is_no_interpreter_is_an_error(python: str, message: str) -> None:
         take_catalogue(python, SERVER)
     with pytest.raises(DisaggError, match=message):
         is_installed(python, SERVER)
-
-
-# --- comparing ---------------------------------------------------------------------------------------------------
-
-
-def test_differences_name_what_is_new_gone_and_changed() -> None:
-    def catalogue(*flags: dict[str, Any]) -> Catalogue:
-        return Catalogue({"version": "1", "flags": flags})
-
-    old = catalogue(
-        record("--same"),
-        record("--gone"),
-        record("--a", choices=["x", "y"], default=1, kind="int"),
-        record("--b", "-b", arity=1),
-        record("--c", arity=0),
-        record("--d"),
-    )
-    new = catalogue(
-        record("--same"),
-        record("--fresh"),
-        record("--a", choices=["y", "z"], default=2, kind="str"),
-        record("--b", "--bb", arity="+", repeatable=True),
-        record("--c", arity=0, deprecated=True, successor="--e"),
-        record("--d", default=3),
-    )
-    assert differences(old, old) == ()
-    assert differences(old, new) == (
-        "~ --a: new choice z; no choice x any more; takes str, before int; default 2, before 1",
-        "~ --b: new name --bb; no name -b any more; takes 1 or more values, before 1; now repeatable",
-        "~ --c: now deprecated; write --e instead",
-        "+ --fresh",
-        "- --gone",
-    )
-
-
-# --- the command -------------------------------------------------------------------------------------------------
-
-
-def invoke(*arguments: str) -> str:
-    result = CliRunner().invoke(command, arguments, standalone_mode=False, catch_exceptions=False)
-    return result.stdout
-
-
-@pytest.fixture
-def engines(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Installs toy engines whose server is the site's, by name and distribution."""
-
-    def install(**programs: tuple[str, ...]) -> None:
-        known = {"schema": 1, "version": "1.0", "flags": [*WANTED[:-1], record("--gone-since")]}
-        (tmp_path / "1.0.json").write_text(json.dumps(known))
-        ref = CatalogueRef(program="server", version="1.0", file=tmp_path / "1.0.json")
-        plugins = [_engine_plugin(name.replace("_", "-"), words, ref) for name, words in programs.items()]
-        monkeypatch.setattr("disagg_run.host.build_host", lambda: build_host(plugins=plugins, entry_points=False))
-
-    site.module("toy_engine.server", "add_flags(argparse.ArgumentParser()).parse_args()", parser=True)
-    return install
-
-
-def _engine_plugin(name: str, program: tuple[str, ...], ref: CatalogueRef) -> object:
-    class Plugin:
-        @hookimpl
-        def disagg_plugin(self) -> Engine:
-            return Engine(
-                name=name,
-                summary="a toy",
-                models=(),
-                versions=">=1",
-                default_version="1.0",
-                default_connector="toy-kv",
-                catalogues=(ref,),
-                parsers={"server": program},
-                distributions=("toy-engine",),
-            )
-
-    return Plugin()
-
-
-def test_the_command_prints_or_writes_the_catalogue_of_the_one_engine_that_is_there(
-    site: Site, engines: Callable[..., None], tmp_path: Path
-) -> None:
-    engines(toy_disagg=SERVER, other_disagg=("@python", "-m", "not_there"))
-    printed = invoke("--python", site.python)
-    assert flags_of(json.loads(printed)) == WANTED
-    output = tmp_path / "out.json"
-    assert invoke("--python", site.python, "--engine", "toy-disagg", "--output", str(output)) == ""
-    assert output.read_text() == printed
-
-
-def test_the_command_shows_what_changed_since_a_known_version(site: Site, engines: Callable[..., None]) -> None:
-    engines(toy_disagg=SERVER)
-    assert invoke("--python", site.python, "--diff", "1.0") == "- --gone-since\n+ --tp-size\n"
-    with pytest.raises(SpecError, match=r"'toy-disagg' has no server catalogue of version '2.0': known: 1.0"):
-        invoke("--python", site.python, "--diff", "2.0")
-
-
-def test_the_command_takes_a_program_of_no_plugin(site: Site, engines: Callable[..., None]) -> None:
-    engines()
-    assert flags_of(json.loads(invoke("--python", site.python, "--", *SERVER))) == WANTED
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ([], SpecError, r"has the servers of several engines: 'a-disagg', 'b-disagg': choose one with --engine"),
-        (["--program", "router"], SpecError, r"has no router of a known engine \(no engine names one\)"),
-        (["--engine", "a-disagg", "--program", "router"], SpecError, r"engine 'a-disagg' names no router program"),
-        (["--engine", "a-disag"], SpecError, r"did you mean 'a-disagg'"),
-        (["--engine", "a-disagg", "--", "x"], UsageError, r"--engine and --diff do not go with a program of your own"),
-        (["--", "@python", "-m"], UsageError, r"@python needs a module or a file after it"),
-        (["--engine", "a-disagg", "--output", "/no/such/dir/x"], SpecError, r"cannot be written: No such file"),
-    ],
-)
-def test_the_command_refuses_what_it_cannot_do_in_one_line(
-    site: Site, engines: Callable[..., None], arguments: list[str], error: type[DisaggError], message: str
-) -> None:
-    engines(a_disagg=SERVER, b_disagg=SERVER)
-    with pytest.raises(error, match=message):
-        invoke("--python", site.python, *arguments)
