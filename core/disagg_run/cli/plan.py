@@ -14,7 +14,9 @@ from disagg_run.cli.output import cannot_write, emit, remark, write_file
 from disagg_run.errors import PlanError, UsageError
 
 if TYPE_CHECKING:
+    from disagg_run.host import Host
     from disagg_run.planning.document import LaunchPlan
+    from disagg_run.spec.masterconfig_point import Point
     from disagg_run.spec.model import LaunchSpec
 
 #: Format by the suffix of ``--output`` where ``--format`` is not given.
@@ -64,13 +66,18 @@ def make_plan(given: Mapping[str, Any]) -> LaunchPlan:
     return plan_asked(given)[1]
 
 
-def plan_asked(given: Mapping[str, Any]) -> tuple[LaunchSpec, LaunchPlan]:
-    """What is asked by what ``asking_options`` brought, and the plan for it."""
+def plan_asked(
+    given: Mapping[str, Any], *, host: Host | None = None, point: Point | None = None
+) -> tuple[LaunchSpec, LaunchPlan]:
+    """What is asked by what ``asking_options`` brought, and the plan for it.
+
+    ``host``: None = a fresh one. ``point``: of a master config, where it is not the one that ``given`` names.
+    """
     from disagg_run.host import build_host
     from disagg_run.planning.planner import plan
 
-    host = build_host()
-    spec = read_asked(given, host)
+    host = host or build_host()
+    spec = read_asked(given, host, point=point)
     catalogues = None
     if given["python"] is not None:
         from disagg_run.cli.installed import as_installed

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from disagg_run.cli.asking import read_asked, read_given_facts
 from disagg_run.cli.output import emit, json_text, one_line
 from disagg_run.errors import DisaggError
 from disagg_run.plain_text import columns
@@ -79,10 +78,9 @@ def _shown(point: Point) -> dict[str, Any]:
 
 
 def _planned(point: Point, given: Mapping[str, Any], host: Host) -> dict[str, Any]:
-    from disagg_run.planning.planner import plan
+    from disagg_run.cli.plan import plan_asked
 
-    spec = read_asked(given, host, point=point)
-    made = plan(spec, read_given_facts(given, spec), host=host)
+    _, made = plan_asked(given, host=host, point=point)
     return {"nodes": len(made.ranks), "digest": made.digest, "warnings": len(made.warnings)}
 
 
