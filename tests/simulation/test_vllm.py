@@ -379,7 +379,9 @@ def test_http_is_bound_before_the_model_is_loaded_and_listens_after(start: Calla
     server.wait_log("as prefill")
     with pytest.raises(httpx.ConnectError):
         server.get(PORT, "/health")
+    assert "Starting vLLM server on http://" not in server.log
     server.wait_status(PORT, "/health")
+    assert f"Starting vLLM server on http://0.0.0.0:{PORT}" in server.log
 
 
 def test_a_headless_node_joins_and_serves_no_http(start: Callable[..., Any], next_address: Any) -> None:

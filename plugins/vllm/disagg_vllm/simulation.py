@@ -1,8 +1,10 @@
 """The stand-in of ``vllm serve``: head, headless follower or hybrid, as prefill, decode or alone.
 
-Known of the engine (sources of 0.19.1 and 0.32.0): flags of 0.32.0; that the HTTP port is bound before the engine
-starts and listens after; that a MoRI-IO server registers with the router before its HTTP is open; the ports; which
-processes serve HTTP when a worker spans nodes. Prefill and decode are in ``simulation_peers``.
+Known of the engine (sources of 0.19.1 and 0.32.0; 0.32.0 run on a processor): flags of 0.32.0; that the HTTP port is
+bound before the engine starts and refuses connections until it answers 200, never 503; that a taken one means exit code
+1, SIGTERM and the loss of its engine core exit code 0; that a MoRI-IO server registers with the router before its HTTP
+is open; the ports; which processes serve HTTP when a worker spans nodes. Prefill and decode are in
+``simulation_peers``.
 
 Our choice: a worker that loses a node hangs; a follower that loses its head says so for ever (public reports) and
 stays. Where a version other than 0.32.0 is stood for, its flags are taken for those of 0.32.0.
@@ -93,6 +95,7 @@ async def live(stage: Stage, settings: Settings) -> None:
         stage.start(keep_registered(settings))
     await asyncio.sleep(stage.options.slow_start_s)
     if bound is not None:
+        stage.log(f"(APIServer pid={os.getpid()}) INFO Starting vLLM server on http://{settings.host}:{settings.port}")
         app = server.application()
         Endpoints(settings).add_to(app)
         await stage.serve_uvicorn(app, bound)
