@@ -23,7 +23,7 @@ from disagg_run import (
     plan,
 )
 from disagg_run.spec.reading import read_spec
-from disagg_vllm import connector_moriio, connector_nixl, rdma
+from disagg_vllm import connector_moriio, connector_nixl
 from tests.vllm_plans import HOST, contract, nic, planned, source, transfer, value, warnings
 
 READ_MODE = "VLLM_MORIIO_CONNECTOR_READ_MODE"
@@ -362,12 +362,12 @@ def test_only_nodes_with_a_scheduler_open_a_side_channel() -> None:
 
 def test_r27_a_node_without_an_rdma_device_is_refused_and_nothing_empty_is_written() -> None:
     facts = {0: NodeFacts(), 1: NodeFacts(nics=[nic("rdma0", state="DOWN")])}
-    with pytest.raises(SpecError, match=r"no RDMA device is known of node '10\.0\.0\.1' \(rank 0\).*--ib-devices"):
+    with pytest.raises(SpecError, match=r"rank 0 \(10\.0\.0\.1\) has no RDMA device that is up.*--ib-devices"):
         planned(facts=facts)
     with pytest.raises(SpecError, match=r"rank 1.*rdma0 is DOWN"):
         planned(facts={1: facts[1]})
     variables = ("NCCL_IB_HCA", "UCX_NET_DEVICES")
-    for launch in (planned(facts=facts, waive=[rdma.NO_DEVICE]), planned(facts=facts, simulate=True), planned()):
+    for launch in (planned(facts=facts, waive=["ib-devices"]), planned(facts=facts, simulate=True), planned()):
         assert not [name for name in variables if name in launch.process("decode-0").env]
     # UCX goes over TCP where there is no device.
     assert planned(facts=facts, connector="vllm-nixl")

@@ -17,7 +17,7 @@ def known_vendor(ctx: RankContext, default: Vendor) -> Vendor:
 def visible_gpus(ctx: ProcessContext, vendor: Vendor) -> Iterator[EnvSetting]:
     """What shows a server its own GPUs alone; nothing where it has the first ones of a node to itself.
 
-    Exactly one variable of the two is set: with both, HIP numbers the devices twice.
+    Exactly one variable of the two is set: with both, HIP numbers devices twice, and engines refuse what differs.
     """
     gpus = ctx.process.gpus
     if vendor == "cpu" or not (ctx.shares_node or gpus != tuple(range(len(gpus)))):

@@ -70,6 +70,6 @@ def data_address(ctx: RankContext, device: str | None) -> tuple[str, str]:
 
 def collective_devices(ctx: RankContext, names: tuple[str, ...]) -> str:
     """Devices as NCCL and RCCL read NCCL_IB_HCA: a name stands for all that begin with it, unless ``=`` is in front."""
-    there = {*names, *(nic.name for nic in ctx.facts.nics)} if ctx.facts else set(names)
-    ambiguous = any(other != name and other.startswith(name) for name in names for other in there)
+    others = {nic.name for nic in ctx.facts.nics}.difference(names) if ctx.facts else set()
+    ambiguous = any(other.startswith(names) for other in others)
     return ("=" if ambiguous else "") + ",".join(names)

@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from disagg_atom import settings
+from disagg_run import rdma
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import Extension
 from disagg_run.facts import Nic
 from disagg_run.hookspecs import hookimpl
 from disagg_run.node_needs import forced_gid
 from disagg_run.records import EnvSetting, Flag, Listener, Preflight
+from disagg_run.settable_ports import settable
 from disagg_run.sources import Layer, Source
 
 NAME = "atom-mooncake"
@@ -64,13 +66,13 @@ def handshake(ctx: ProcessContext) -> Listener:
 
     Decode asks there and listens nowhere. DP attention only turns TP ranks into DP ranks, the count stays.
     """
-    role, port = ctx.role_spec, ctx.setting("handshake_port")
-    return Listener(
-        name="handshake",
-        default_port=HANDSHAKE_PORT if port is None else port,
+    role = ctx.role_spec
+    return settable(
+        ctx,
+        "handshake",
+        "handshake_port",
+        HANDSHAKE_PORT,
         count=role.pp * role.dp * (role.tp or 1),
-        pinned=port is not None,
-        source=_own() if port is None else ctx.source("handshake_port"),
         flag="--kv-transfer-config",
         flag_key=("handshake_port",),
     )
@@ -86,7 +88,7 @@ def transfer_config(ctx: ProcessContext) -> Flag:
         "handshake_port": own if own is not None else first_prefill.ports["handshake"],
     }
     sources = {}
-    if ctx.setting("handshake_port") is not None:
+    if ctx.set_by("handshake_port"):
         sources["handshake_port"] = ctx.source("handshake_port")
     if ctx.spec.nodes:
         sources["proxy_ip"] = ctx.spec.source("nodes")
@@ -100,14 +102,14 @@ def transfer_config(ctx: ProcessContext) -> Flag:
 def device_remark(ctx: ProcessContext) -> str:
     """What the node's facts have against the RDMA devices; "" = nothing.
 
-    No error (R27): the engine takes no list, and finds devices itself; with none it falls back to TCP, or fails late.
+    No error: the engine takes no list, and finds devices itself; with none it falls back to TCP, or fails late.
     """
     nics = {nic.name: nic for nic in ctx.facts.nics} if ctx.facts and not ctx.spec.simulate else {}
     here = f"rank {ctx.rank} ({ctx.node.name or ctx.node.address})"
     states = ", ".join(f"{nic.name} is {nic.state or 'of unknown state'}" for nic in nics.values())
     named, source = named_devices(ctx)
     for name in named if nics else ():
-        if name not in nics or nics[name].state not in ("ACTIVE", ""):
+        if name not in nics or not nics[name].usable:
             return f"RDMA device {name!r} ({source}) is not up on {here}: {states}"
     if nics and not named and all(nic.state == "DOWN" for nic in nics.values()):
         return f"no RDMA device is up on {here}: {states}"
@@ -124,7 +126,7 @@ def named_devices(ctx: ProcessContext) -> tuple[tuple[str, ...], Source]:
 
 def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
     """Where the libraries are, and for servers the address and GID by which peers reach their KV."""
-    yield EnvSetting("LD_LIBRARY_PATH", library_dir(ctx), op="prepend", source=_set_by(ctx, "mooncake_library_dir"))
+    yield EnvSetting("LD_LIBRARY_PATH", library_dir(ctx), op="prepend", source=ctx.set_by("mooncake_library_dir"))
     if ctx.process.kind != "server":
         return
     address, why = data_address(ctx)
@@ -142,22 +144,15 @@ def data_address(ctx: ProcessContext) -> tuple[str, str]:
     Left to itself the engine asks for the route to 8.8.8.8 and takes 0.0.0.0 where there is none. So it is always told:
     the address of the chosen RDMA device where the node's facts have one, else the node's own.
     """
-    device = next(iter(named_devices(ctx)[0]), None)
-    for nic in ctx.facts.nics if ctx.facts else ():
-        if nic.name == device and nic.addresses:
-            address = min(nic.addresses, key=lambda each: ":" in each)
-            return address, f"address of {nic.netdev or 'the network device'} behind {device}"
-    return ctx.node.address, "the node's address"
+    return rdma.data_address(ctx, next(iter(named_devices(ctx)[0]), None))
 
 
 def selected_nics(ctx: ProcessContext) -> tuple[Nic, ...]:
     """The devices that may carry KV, as far as they are known: those named, else all that are up."""
-    nics = ctx.facts.nics if ctx.facts else ()
     names, _ = named_devices(ctx)
     if names:
-        chosen = tuple(nic for nic in nics if nic.name in names)
-        return chosen if len(chosen) == len(names) else ()
-    return tuple(nic for nic in nics if nic.state == "ACTIVE")
+        return rdma.known_nics(ctx, names)
+    return tuple(nic for nic in (ctx.facts.nics if ctx.facts else ()) if nic.usable)
 
 
 def library_dir(ctx: RankContext) -> str:
@@ -178,7 +173,3 @@ def library_check(ctx: RankContext) -> Preflight:
 
 def _own(why: str = "") -> Source:
     return Source(layer=Layer.CONNECTOR, plugin=NAME, why=why)
-
-
-def _set_by(ctx: ProcessContext, name: str) -> Source:
-    return _own() if ctx.setting(name) is None else ctx.source(name)

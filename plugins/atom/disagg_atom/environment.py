@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from disagg_atom import models
 from disagg_atom.listeners import DP_MASTER_PORT
 from disagg_run.context import ProcessContext
+from disagg_run.gpus import visible_gpus
 from disagg_run.records import EnvSetting
 
 #: In every public recipe: quiet logs, no byte code written, output at once, weights straight to the GPU.
@@ -40,10 +41,7 @@ def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
 
 def _shared_node(ctx: ProcessContext) -> Iterator[EnvSetting]:
     """What keeps the servers of one node apart; a server that has a node to itself needs none of it."""
-    if ctx.shares_node or ctx.process.gpus != tuple(range(len(ctx.process.gpus))):
-        # Exactly one of the two: with both set, HIP would number the devices twice.
-        yield EnvSetting("HIP_VISIBLE_DEVICES", ",".join(map(str, ctx.process.gpus)))
-        yield EnvSetting("CUDA_VISIBLE_DEVICES", op="unset")
+    yield from visible_gpus(ctx, "amd")
     if "dp_base" in ctx.ports:
         yield EnvSetting("ATOM_DP_BASE_PORT", str(ctx.ports["dp_base"]))
     master = ctx.ports.get("dp_master")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import attrs
-
 from disagg_atom import models
 from disagg_run.context import ProcessContext
 from disagg_run.records import Listener, Probe
 from disagg_run.roles import dp_ranks
-from disagg_run.sources import Layer, Source
+from disagg_run.settable_ports import router_http, settable
 
 HTTP_PORTS = {"prefill": 8010, "decode": 8020}
 ROUTER_PORT = 30000
@@ -25,33 +23,12 @@ SERVER_TIMEOUT_S = 2500.0
 ROUTER_TIMEOUT_S = 300.0
 
 
-def http_source(ctx: ProcessContext) -> Source:
-    """Who chose the HTTP port of a server."""
-    name = f"{ctx.process.role}_port"
-    default = Source(layer=Layer.ENGINE, plugin=ctx.engine.name)
-    source = default if ctx.setting(name) is None else ctx.source(name)
-    wanted = ctx.setting(name, HTTP_PORTS[ctx.process.role or "prefill"])
-    moved = ctx.ports.get("http", wanted) != wanted
-    return attrs.evolve(source, why=f"{wanted} is taken on this node") if moved else source
-
-
 def server_listeners(ctx: ProcessContext) -> Iterator[Listener]:
     """HTTP, and what DP ranks meet on. HTTP opens when the model is loaded; ``--port`` (8006) is never bound."""
-    name = f"{ctx.process.role}_port"
-    port = ctx.setting(name)
-    yield Listener(
-        name="http",
-        default_port=HTTP_PORTS[ctx.process.role or "prefill"] if port is None else port,
-        pinned=port is not None,
-        probe=Probe(
-            kind="http",
-            path="/health",
-            timeout_s=ctx.setting("server_timeout_s", SERVER_TIMEOUT_S),
-            served_model=models.served_name(ctx),
-        ),
-        source=http_source(ctx),
-        flag="--server-port",
-    )
+    role = ctx.process.role or "prefill"
+    timeout, served = ctx.setting("server_timeout_s", SERVER_TIMEOUT_S), models.served_name(ctx)
+    probe = Probe(kind="http", path="/health", timeout_s=timeout, served_model=served)
+    yield settable(ctx, "http", f"{role}_port", HTTP_PORTS[role], probe=probe, flag="--server-port")
     if dp_ranks(ctx.role_spec) > 1:
         yield Listener(name="dp_master", default_port=DP_MASTER_PORT)
     if ctx.shares_node:
@@ -65,23 +42,12 @@ def router_listeners(ctx: ProcessContext) -> Iterator[Listener]:
     atomesh binds HTTP when all workers are registered. Its ``/health`` says nothing and, with health checks disabled,
     its ``/readiness`` neither; ``/v1/models`` is 503 without a worker, and a generation proves the rest.
     """
-    port = ctx.spec.router.port
-    source = Source(layer=Layer.ENGINE, plugin=ctx.engine.name) if port is None else ctx.spec.source("router.port")
     timeout, served = ctx.setting("router_timeout_s", ROUTER_TIMEOUT_S), models.served_name(ctx)
-    yield Listener(
-        name="http",
-        default_port=ROUTER_PORT if port is None else port,
-        pinned=port is not None,
+    yield router_http(
+        ctx,
+        ROUTER_PORT,
         probe=Probe(kind="http", path="/v1/models", timeout_s=timeout, served_model=served),
         further_probes=(Probe(kind="generation", path="/v1/completions", timeout_s=timeout, served_model=served),),
-        source=source,
         flag="--port",
     )
-    metrics = ctx.setting("prometheus_port")
-    yield Listener(
-        name="prometheus",
-        default_port=PROMETHEUS_PORT if metrics is None else metrics,
-        pinned=metrics is not None,
-        source=None if metrics is None else ctx.source("prometheus_port"),
-        flag="--prometheus-port",
-    )
+    yield settable(ctx, "prometheus", "prometheus_port", PROMETHEUS_PORT, flag="--prometheus-port")

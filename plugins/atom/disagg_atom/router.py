@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from disagg_atom.listeners import PROMETHEUS_PORT
 from disagg_run.context import ProcessContext
 from disagg_run.records import Command, Flag, flag
+from disagg_run.settable_ports import port_source, router_port_source
 
 #: Where the engine's image has it.
 PROGRAM = ("/usr/local/bin/atomesh", "launch")
@@ -19,9 +21,9 @@ def router_command(ctx: ProcessContext) -> Command:
 
 
 def _place(ctx: ProcessContext) -> Iterator[Flag]:
-    yield flag("--host", "0.0.0.0")
-    source = None if ctx.spec.router.port is None else ctx.spec.source("router.port")
-    yield flag("--port", ctx.ports["http"], source=source)
+    # In brackets as sglang-router, its relative, must have it: host and port are read as one address.
+    yield flag("--host", "[::]" if ":" in ctx.node.address else "0.0.0.0")
+    yield flag("--port", ctx.ports["http"], source=router_port_source(ctx))
 
 
 def _workers(ctx: ProcessContext) -> Iterator[Flag]:
@@ -52,5 +54,5 @@ def _behaviour(ctx: ProcessContext) -> Iterator[Flag]:
     # A benchmark's load makes servers too slow for the router's health checks, which would then drop them.
     yield flag("--disable-health-check")
     yield flag("--disable-circuit-breaker")
-    chosen = None if ctx.setting("prometheus_port") is None else ctx.source("prometheus_port")
-    yield flag("--prometheus-port", ctx.ports["prometheus"], source=chosen)
+    source = port_source(ctx, "prometheus", "prometheus_port", PROMETHEUS_PORT)
+    yield flag("--prometheus-port", ctx.ports["prometheus"], source=source)

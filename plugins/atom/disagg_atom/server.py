@@ -8,11 +8,13 @@ from collections.abc import Iterator
 import attrs
 
 from disagg_atom import models
-from disagg_atom.listeners import http_source
-from disagg_run.context import ProcessContext
+from disagg_atom.listeners import HTTP_PORTS
+from disagg_run.context import ProcessContext, any_address
 from disagg_run.errors import SpecError
+from disagg_run.model_files import located, located_by
 from disagg_run.records import Command, Flag, flag
 from disagg_run.roles import speculative_tokens
+from disagg_run.settable_ports import port_source
 from disagg_run.sources import Layer, Source
 
 PROGRAM = ("python3", "-m", "atom.entrypoints.openai_server")
@@ -31,13 +33,17 @@ def server_command(ctx: ProcessContext) -> Command:
 
 
 def _place(ctx: ProcessContext) -> Iterator[Flag]:
-    spec = ctx.spec
-    path = "model_path" if spec.model_path else "model_dir"
-    yield flag("--model", ctx.model_path, source=attrs.evolve(spec.source(path), why=f"{path} of {spec.model}"))
+    spec, role = ctx.spec, ctx.process.role or "prefill"
+    path, why = located(ctx)
+    yield flag("--model", path, source=located_by(ctx))
     if spec.served_model_name:
         yield flag("--served-model-name", spec.served_model_name, source=spec.source("served_model_name"))
-    yield flag("--host", "0.0.0.0")
-    yield flag("--server-port", ctx.ports["http"], source=http_source(ctx))
+    elif why:
+        source = Source(layer=Layer.ENGINE, plugin=ctx.engine.name, why="one name, whichever snapshot a node has")
+        yield flag("--served-model-name", models.served_name(ctx), source=source)
+    yield flag("--host", any_address(ctx.node.address))
+    port = port_source(ctx, "http", f"{role}_port", HTTP_PORTS[role])
+    yield flag("--server-port", ctx.ports["http"], source=port)
     yield flag("--trust-remote-code")
 
 

@@ -13,7 +13,9 @@ from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import Extension, SharedValue
 from disagg_run.errors import ParityError, SpecError, TopologyError
 from disagg_run.hookspecs import hookimpl
+from disagg_run.rdma import check_devices
 from disagg_run.records import ContainerNeeds, EnvSetting, Flag, Listener, ServiceProcess
+from disagg_run.settable_ports import settable
 from disagg_run.sources import Source
 from disagg_vllm import discovery, models, parallel, rdma, settings, ucx
 from disagg_vllm.versions import at_least
@@ -98,7 +100,7 @@ def disagg_args(ctx: ProcessContext) -> Iterable[Flag]:
     if ctx.process.kind == "router":
         return discovery.router_flags(ctx)
     check_sizes(ctx)
-    rdma.check_devices(ctx)
+    check_devices(ctx)
     return [transfer_config(ctx)]
 
 
@@ -122,14 +124,13 @@ def transfer_listeners(ctx: ProcessContext) -> Iterator[Listener]:
     """
     size = parallel.sizes(ctx.role_spec)
     for name, default in (("handshake", HANDSHAKE_PORT), ("notify", NOTIFY_PORT)):
-        port = ctx.setting(f"{name}_port")
-        yield Listener(
-            name=name,
-            default_port=default if port is None else port,
+        yield settable(
+            ctx,
+            name,
+            f"{name}_port",
+            default,
             count=size.dp + size.tp - 1,
-            pinned=port is not None,
             worker_wide=ctx.process.node_count > 1,
-            source=rdma.chosen(ctx, f"{name}_port", NAME),
             flag="--kv-transfer-config",
             flag_key=(_EXTRA, f"{name}_port"),
         )

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import attrs
 
-from disagg_run.context import ProcessContext, RankContext
+from disagg_run.context import ProcessContext, RankContext, any_address, host_port
 from disagg_run.records import Flag, Listener, Probe, flag
+from disagg_run.settable_ports import settable
 from disagg_run.sources import Layer, Source
 from disagg_vllm import rdma
 from disagg_vllm.environment import is_numeric
@@ -28,17 +29,11 @@ def listener(ctx: ProcessContext) -> Listener:
 
     The router's health says only that one server of each role has come, and nothing but its log says which (B13).
     """
-    port = ctx.setting("discovery_port")
     timeout = ctx.setting("router_timeout_s", ROUTER_TIMEOUT_S)
     words = {"prefill": "Add Prefill", "decode": "Add Decode"}
     texts = [f"{words[head.role]} [HTTP:{{http:{head.name}}}," for head in ctx.heads] if names_workers(ctx) else []
-    return Listener(
-        name="discovery",
-        default_port=DISCOVERY_PORT if port is None else port,
-        pinned=port is not None,
-        further_probes=[Probe(kind="output", text=text, timeout_s=timeout) for text in texts],
-        source=rdma.chosen(ctx, "discovery_port", NAME),
-    )
+    proofs = [Probe(kind="output", text=text, timeout_s=timeout) for text in texts]
+    return settable(ctx, "discovery", "discovery_port", DISCOVERY_PORT, further_probes=proofs)
 
 
 def names_workers(ctx: ProcessContext) -> bool:
@@ -78,8 +73,7 @@ def router_flags(ctx: ProcessContext) -> Iterator[Flag]:
     """How the router finds its workers: they come to it."""
     yield flag("--kv-connector", "moriio")
     port, source = ctx.ports["discovery"], rdma.chosen(ctx, "discovery_port", NAME)
-    where = "[::]" if ":" in ctx.node.address else "0.0.0.0"
-    told = flag("--vllm-discovery-address", f"{where}:{port}", source=source)
+    told = flag("--vllm-discovery-address", host_port(any_address(ctx.node.address), port), source=source)
     yield attrs.evolve(told, remark=generation_remark(ctx))
 
 

@@ -6,11 +6,12 @@ import ipaddress
 from collections.abc import Iterator
 
 from disagg_run.context import ProcessContext, RankContext
+from disagg_run.gpus import visible_gpus
+from disagg_run.rdma import collective_devices
 from disagg_run.records import EnvSetting
 from disagg_run.sources import Layer, Source
 from disagg_vllm import models, rdma
 from disagg_vllm.devices import device, is_amd
-from disagg_vllm.listeners import shares_node
 
 #: In every public recipe: no development endpoints.
 ALWAYS = {
@@ -65,17 +66,12 @@ def _networks(ctx: ProcessContext) -> Iterator[EnvSetting]:
         yield EnvSetting("GLOO_SOCKET_IFNAME", ctx.facts.default_interface, source=source)
     devices, source = rdma.devices(ctx)
     if devices:
-        yield EnvSetting("NCCL_IB_HCA", ",".join(devices), source=source)
+        yield EnvSetting("NCCL_IB_HCA", collective_devices(ctx, devices), source=source)
 
 
 def _shared_node(ctx: ProcessContext) -> Iterator[EnvSetting]:
     """What keeps the servers of one node apart; a server that has a node to itself needs none of it."""
-    shares = shares_node(ctx) or ctx.process.gpus != tuple(range(len(ctx.process.gpus)))
-    if shares and device(ctx) != "cpu":
-        # Exactly one of the two: the engine refuses to start where they differ, and each numbers the other's devices.
-        ours, other = ("HIP", "CUDA") if is_amd(ctx) else ("CUDA", "HIP")
-        yield EnvSetting(f"{ours}_VISIBLE_DEVICES", ",".join(map(str, ctx.process.gpus)))
-        yield EnvSetting(f"{other}_VISIBLE_DEVICES", op="unset")
+    yield from visible_gpus(ctx, device(ctx))
     if "window" in ctx.ports:
         yield EnvSetting("VLLM_PORT", str(ctx.ports["window"]), source=_own(ctx, "first port of a window of its own"))
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import attrs
-
 from disagg_run.context import ProcessContext
 from disagg_run.records import Listener, Probe
-from disagg_run.sources import Layer, Source
+from disagg_run.settable_ports import router_http, settable
 from disagg_vllm import models, parallel
 
 HTTP_PORT = 2584
@@ -28,20 +26,6 @@ SERVER_TIMEOUT_S = 3600.0
 ROUTER_TIMEOUT_S = 1800.0
 
 
-def shares_node(ctx: ProcessContext) -> bool:
-    """Whether another server runs on the process's node."""
-    return len(ctx.servers) > 1
-
-
-def http_source(ctx: ProcessContext) -> Source:
-    """Who chose the HTTP port of a server."""
-    wanted = ctx.setting("server_port")
-    source = Source(layer=Layer.ENGINE, plugin=ctx.engine.name) if wanted is None else ctx.source("server_port")
-    default = HTTP_PORT if wanted is None else wanted
-    moved = ctx.ports.get("http", default) != default
-    return attrs.evolve(source, why=f"{default} is taken on this node") if moved else source
-
-
 def server_listeners(ctx: ProcessContext) -> Iterator[Listener]:
     """HTTP on the head, and what the nodes of a worker and the servers of a node meet on.
 
@@ -49,25 +33,14 @@ def server_listeners(ctx: ProcessContext) -> Iterator[Listener]:
     """
     size = parallel.sizes(ctx.role_spec)
     if ctx.process.head:
-        port = ctx.setting("server_port")
-        yield Listener(
-            name="http",
-            default_port=HTTP_PORT if port is None else port,
-            pinned=port is not None,
-            probe=Probe(
-                kind="http",
-                path="/health",
-                timeout_s=ctx.setting("server_timeout_s", SERVER_TIMEOUT_S),
-                served_model=models.served_name(ctx),
-            ),
-            source=http_source(ctx),
-            flag="--port",
-        )
+        timeout, served = ctx.setting("server_timeout_s", SERVER_TIMEOUT_S), models.served_name(ctx)
+        probe = Probe(kind="http", path="/health", timeout_s=timeout, served_model=served)
+        yield settable(ctx, "http", "server_port", HTTP_PORT, probe=probe, flag="--port")
         if parallel.spans_replica(ctx):
             yield Listener(name="master", default_port=MASTER_PORT, flag="--master-port")
         if ctx.process.node_count > 1 and size.dp > 1:
             yield Listener(name="dp_rpc", default_port=DP_RPC_PORT, flag="--data-parallel-rpc-port")
-    if shares_node(ctx):
+    if ctx.shares_node:
         yield Listener(name="window", default_port=WINDOW_PORT, count=WINDOW)
 
 
@@ -77,23 +50,12 @@ def router_listeners(ctx: ProcessContext) -> Iterator[Listener]:
     ``/health`` is 200 when all workers given by flags are healthy, or, with discovery, when one of each role has
     registered; ``/readiness`` and ``/v1/models`` stay 503 for ever with discovery. A generation proves the rest.
     """
-    port = ctx.spec.router.port
-    source = Source(layer=Layer.ENGINE, plugin=ctx.engine.name) if port is None else ctx.spec.source("router.port")
     timeout = ctx.setting("router_timeout_s", ROUTER_TIMEOUT_S)
-    yield Listener(
-        name="http",
-        default_port=ROUTER_PORT if port is None else port,
-        pinned=port is not None,
+    yield router_http(
+        ctx,
+        ROUTER_PORT,
         probe=Probe(kind="http", path="/health", timeout_s=timeout),
         further_probes=(Probe(kind="generation", path="/v1/completions", timeout_s=timeout),),
-        source=source,
         flag="--port",
     )
-    metrics = ctx.setting("prometheus_port")
-    yield Listener(
-        name="prometheus",
-        default_port=PROMETHEUS_PORT if metrics is None else metrics,
-        pinned=metrics is not None,
-        source=None if metrics is None else ctx.source("prometheus_port"),
-        flag="--prometheus-port",
-    )
+    yield settable(ctx, "prometheus", "prometheus_port", PROMETHEUS_PORT, flag="--prometheus-port")

@@ -1,9 +1,7 @@
-"""The model table of vLLM: its typed rows, what they say for one role, and where the model lies on a node."""
+"""The model table of vLLM: its typed rows, and what they say for one role."""
 
 from __future__ import annotations
 
-import difflib
-import posixpath
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +11,7 @@ import attrs
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import ModelRow
 from disagg_run.errors import SpecError
+from disagg_run.near_miss import did_you_mean
 from disagg_run.spec.model import Role, frozen_map
 from disagg_run.tables import read_model_table
 
@@ -70,12 +69,10 @@ def body(ctx: RankContext) -> VllmModel:
     if UNKNOWN_MODEL in ctx.spec.waive:
         return VllmModel()
     names = sorted(each.name for each in read_models())
-    near = difflib.get_close_matches(ctx.model.name, names, 1, 0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    known = f"its table has {', '.join(names)}; any other is planned with the engine's own defaults under"
     raise SpecError(
         f"{ctx.engine.name} has no model {ctx.model.name!r} ({ctx.spec.source('model')})",
-        remedy=f"{hint}its table has {', '.join(names)}; any other is planned with the engine's own defaults under"
-        f" --waive {UNKNOWN_MODEL}",
+        remedy=f"{did_you_mean(ctx.model.name, names, cutoff=0.5)} {known} --waive {UNKNOWN_MODEL}".lstrip(),
     )
 
 
@@ -91,25 +88,3 @@ def parts(ctx: ProcessContext) -> Iterator[tuple[Part, str]]:
 def served_name(ctx: RankContext) -> str:
     """The name that requests must use; the model's name where the user gives none, not its path on the node."""
     return ctx.spec.served_model_name or ctx.spec.model
-
-
-def model_dir(ctx: RankContext) -> tuple[str, str]:
-    """Where the model lies on the rank's node, and why there ("" = as asked for).
-
-    A directory of a Hugging Face cache holds no model itself: ``refs/main`` names the snapshot that does. The first one
-    that a listing shows may be another (R28).
-    """
-    links = ctx.facts.links if ctx.facts else {}
-    path = ctx.model_path.rstrip("/") or "/"
-    directory = path
-    if directory not in links and not ctx.spec.model_path:
-        # models--ORG--NAME beside where NAME would be.
-        parent, name = posixpath.split(path)
-        cached = [each for each in links if posixpath.split(each) == (parent, posixpath.basename(each))]
-        named = [each for each in cached if posixpath.basename(each).split("--")[-1] == name]
-        directory = named[0] if len(named) == 1 else path
-    target = links.get(directory)
-    if not target:
-        return ctx.model_path, ""
-    snapshot = target if target.startswith("/") else f"{directory}/snapshots/{target}"
-    return snapshot, f"snapshot that refs/main of {directory} names"

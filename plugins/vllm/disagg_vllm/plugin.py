@@ -7,8 +7,11 @@ from collections.abc import Iterable
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import Engine, SharedValue
 from disagg_run.hookspecs import hookimpl
+from disagg_run.model_files import located
+from disagg_run.node_needs import container_needs
 from disagg_run.records import Command, ContainerNeeds, EnvSetting, Listener, Preflight, Simulation
-from disagg_vllm import container, environment, listeners, models, preflight, router, server, settings, versions
+from disagg_vllm import environment, listeners, models, preflight, router, server, settings, versions
+from disagg_vllm.devices import device
 
 #: What prefill and decode must have in common, whatever the connector.
 PARITY = (
@@ -73,7 +76,7 @@ def disagg_env(ctx: ProcessContext) -> Iterable[EnvSetting]:
 
 @hookimpl
 def disagg_container(ctx: RankContext) -> Iterable[ContainerNeeds]:
-    return [container.container_needs(ctx)]
+    return [container_needs(ctx.facts, vendor=device(ctx), model=located(ctx)[0])]
 
 
 @hookimpl

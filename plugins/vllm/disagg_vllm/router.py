@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from disagg_run.context import Head, ProcessContext, RankContext
+from disagg_run.context import ProcessContext, RankContext, any_address
 from disagg_run.records import Command, Flag, flag
+from disagg_run.settable_ports import port_source, router_port_source
 from disagg_vllm.environment import is_loopback
 from disagg_vllm.listeners import PROMETHEUS_PORT
 from disagg_vllm.versions import ROUTER_IMAGE
@@ -24,15 +25,13 @@ def router_command(ctx: ProcessContext) -> Command:
 
 def _place(ctx: ProcessContext) -> Iterator[Flag]:
     yield flag("--vllm-pd-disaggregation")
-    source = None if ctx.spec.router.port is None else ctx.spec.source("router.port")
-    yield flag("--port", ctx.ports["http"], source=source)
+    yield flag("--port", ctx.ports["http"], source=router_port_source(ctx))
     # Its own default is 127.0.0.1.
     yield flag("--host", bound_address(ctx))
     yield flag("--log-level", "info")
-    chosen = ctx.setting("prometheus_port")
-    if chosen is not None or ctx.ports["prometheus"] != PROMETHEUS_PORT:
-        by = None if chosen is None else ctx.source("prometheus_port")
-        yield flag("--prometheus-port", ctx.ports["prometheus"], source=by)
+    if ctx.set_by("prometheus_port") or ctx.ports["prometheus"] != PROMETHEUS_PORT:
+        source = port_source(ctx, "prometheus", "prometheus_port", PROMETHEUS_PORT)
+        yield flag("--prometheus-port", ctx.ports["prometheus"], source=source)
 
 
 def _policies(ctx: ProcessContext) -> Iterator[Flag]:
@@ -51,9 +50,9 @@ def told_workers(ctx: ProcessContext) -> Iterator[Flag]:
     """
     yield flag("--kv-connector", "nixl")
     for head in ctx.heads_of("prefill"):
-        yield flag("--prefill", url(head))
+        yield flag("--prefill", head.url)
     for head in ctx.heads_of("decode"):
-        yield flag("--decode", url(head))
+        yield flag("--decode", head.url)
     yield flag("--worker-startup-check-interval", 1)
 
 
@@ -66,10 +65,4 @@ def bound_address(ctx: RankContext) -> str:
     address = ctx.node.address
     if ctx.spec.nodes and is_loopback(address):
         return address
-    return "::" if ":" in address else "0.0.0.0"
-
-
-def url(head: Head) -> str:
-    """Where a worker serves HTTP."""
-    address = f"[{head.address}]" if ":" in head.address else head.address
-    return f"http://{address}:{head.ports['http']}"
+    return any_address(address)

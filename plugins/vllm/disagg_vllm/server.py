@@ -8,10 +8,12 @@ import attrs
 
 from disagg_run.context import ProcessContext
 from disagg_run.errors import SpecError
+from disagg_run.model_files import located
 from disagg_run.records import Command, Flag, flag
+from disagg_run.settable_ports import port_source
 from disagg_run.sources import Source
 from disagg_vllm import models, parallel, router, versions
-from disagg_vllm.listeners import http_source
+from disagg_vllm.listeners import HTTP_PORT
 
 PROGRAM = ("vllm", "serve")
 
@@ -33,9 +35,8 @@ def server_command(ctx: ProcessContext) -> Command:
     Raises SpecError for an unknown model, and for multi-token prediction, for which no row has a method.
     """
     flags = (*_place(ctx), *_parallelism(ctx), *_nodes(ctx), *_sizes(ctx), *_switches(ctx), *_further(ctx))
-    path, _ = models.model_dir(ctx)
     _check_speculation(ctx)
-    return Command(program=(*PROGRAM, path), flags=flags)
+    return Command(program=(*PROGRAM, located(ctx)[0]), flags=flags)
 
 
 def _place(ctx: ProcessContext) -> Iterator[Flag]:
@@ -43,7 +44,7 @@ def _place(ctx: ProcessContext) -> Iterator[Flag]:
     named = "served_model_name" if spec.served_model_name else "model"
     yield flag("--served-model-name", models.served_name(ctx), source=spec.source(named))
     if ctx.process.head:
-        yield flag("--port", ctx.ports["http"], source=http_source(ctx))
+        yield flag("--port", ctx.ports["http"], source=port_source(ctx, "http", "server_port", HTTP_PORT))
         address = router.bound_address(ctx)
         if address != "0.0.0.0":  # where it is left out, it is this
             yield flag("--host", address)
