@@ -128,7 +128,7 @@ def test_options_before_a_command_are_refused_with_the_right_order() -> None:
         (["plan"], 3, "no engine is given: give --engine NAME"),
         ([], 3, "no engine is given: give --engine NAME"),
         (["plan", "--engine", "atom-disagg"], 3, "no model is given: give --model NAME"),
-        (["plan", "--recipe", "nowhere.yaml"], 3, "the run file 'nowhere.yaml' does not exist"),
+        (["plan", "--recipe", "nowhere.yaml"], 3, "the run file 'nowhere.yaml' cannot be read: no such file"),
         (["plan", "--recipe", "."], 3, "the run file '.' cannot be read: is a directory"),
         (["engines", "nope"], 3, "unknown engine 'nope'"),
         (["models", "--engine", "nope"], 3, "unknown engine 'nope'"),

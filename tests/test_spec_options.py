@@ -127,7 +127,7 @@ def test_a_secret_that_is_given_with_its_value_is_refused_without_showing_it(hos
             {"DISAGG_RUN_SET": "a=1"},
             "environment variable DISAGG_RUN_SET does not say which: write DISAGG_RUN_SET_NAME=VALUE",
         ),
-        ({}, {"DISAGG_RUN_RECIPE": "/nowhere/r.yaml"}, "the run file '/nowhere/r.yaml' does not exist"),
+        ({}, {"DISAGG_RUN_RECIPE": "/nowhere/r.yaml"}, "the run file '/nowhere/r.yaml' cannot be read: no such file"),
     ],
 )
 def test_a_bad_value_is_one_line_with_its_place(

@@ -41,6 +41,7 @@ import attrs
 
 from disagg_run.declarations import CatalogueRef
 from disagg_run.errors import PluginError
+from disagg_run.input_files import os_reason
 from disagg_run.near_miss import nearest
 
 SCHEMA = 1
@@ -232,7 +233,7 @@ def read_catalogue(file: Path, *, program: str = "server") -> Catalogue:
             raise PluginError(f"catalogue {str(file)!r} is of schema {schema!r}, this disagg-run reads {SCHEMA}")
         return Catalogue(document, program=program)
     except OSError as error:
-        raise PluginError(f"catalogue {str(file)!r} cannot be read: {error.strerror}") from error
+        raise PluginError(f"catalogue {str(file)!r} cannot be read: {os_reason(error)}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PluginError(f"catalogue {str(file)!r} is no flag catalogue: {error}") from error
 

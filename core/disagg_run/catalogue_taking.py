@@ -20,6 +20,7 @@ from typing import Any
 
 from disagg_run.catalogue import SCHEMA, Catalogue, FlagSpec
 from disagg_run.errors import RunError, SpecError
+from disagg_run.input_files import os_reason
 
 _CAPTURE = Path(__file__).with_name("catalogue_capture.py")
 #: Keys of a flag's record in the order in which they are written.
@@ -135,7 +136,7 @@ def _run(command: Sequence[str], cwd: Path, errors: Path, timeout_s: float) -> s
                 start_new_session=True,
             )
         except OSError as error:
-            raise SpecError(f"the interpreter {command[0]!r} cannot be run: {error.strerror}") from error
+            raise SpecError(f"the interpreter {command[0]!r} cannot be run: {os_reason(error)}") from error
     in_time = False
     try:
         in_time = _ends(process.pid, time.monotonic() + timeout_s)

@@ -32,6 +32,7 @@ import attrs
 
 from disagg_run.declarations import ModelRow
 from disagg_run.errors import SpecError
+from disagg_run.input_files import read_text
 from disagg_run.near_miss import did_you_mean
 from disagg_run.spec.model import Role, frozen_map
 from disagg_run.yamlfile import Path as Keys
@@ -49,11 +50,7 @@ def read_model_table(path: Path, body_type: type[Any]) -> tuple[ModelRow, ...]:
     Raises SpecError with ``file:line`` for broken YAML, unknown, missing or doubled keys, values of a wrong type,
     unknown blocks, and blocks that extend each other in a circle.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"the model table {str(path)!r} cannot be read: {error}") from error
-    document = read_yaml(text, path.name)
+    document = read_yaml(read_text(path, "model table"), path.name)
     top = _mapping(document, document.value, ())
     for key in top:
         if key not in ("models", "shared"):

@@ -118,15 +118,11 @@ def read_given_facts(given: Mapping[str, Any], spec: LaunchSpec) -> dict[int, No
     if not given["facts"]:
         return {}
     from disagg_run.facts_document import facts_by_rank, read_facts, unmatched
+    from disagg_run.input_files import read_bytes
 
     found: dict[str, NodeFacts] = {}
     for name in given["facts"]:
-        try:
-            text = Path(name).read_bytes()
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise SpecError(f"the facts file {name!r} cannot be read: {reason}") from None
-        for key, facts in read_facts(text, Path(name).name).items():
+        for key, facts in read_facts(read_bytes(Path(name), "facts file"), Path(name).name).items():
             if key in found and found[key] != facts:
                 raise SpecError(f"two facts files speak of {key!r} and differ", remedy="give the newer one")
             found[key] = facts

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from disagg_run.cli.output import emit
+from disagg_run.cli.output import emit, write_file
 from disagg_run.errors import SpecError, UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def command(
     )
     text = catalogue_text(document)
     if output is not None:
-        _write(output, text)
+        write_file(output, text)
     if before is not None:
         changes = differences(before, Catalogue(document, program=program))
         emit("".join(f"{line}\n" for line in changes))
@@ -101,10 +101,3 @@ def _shipped(engine: Engine, program: str, version: str) -> Catalogue:
     raise SpecError(
         f"engine {engine.name!r} has no {program} catalogue of version {version!r}", remedy=f"known: {known}"
     )
-
-
-def _write(output: Path, text: str) -> None:
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise SpecError(f"--output {str(output)!r} cannot be written: {error.strerror}") from error

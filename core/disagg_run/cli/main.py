@@ -14,6 +14,7 @@ from disagg_run import __version__
 from disagg_run.cli.asking import GroupedHelp, asking_options
 from disagg_run.cli.output import close_stdout, one_line
 from disagg_run.errors import DisaggError, UsageError
+from disagg_run.input_files import os_reason
 from disagg_run.near_miss import did_you_mean
 
 #: Commands: module below ``disagg_run.cli``, its click command, what it does. A module is imported when it is needed.
@@ -119,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
     except OSError as error:
         close_stdout()  # a full disk, a file that vanished: the system's own words say what and where
-        reason = (error.strerror or str(error)).lower()
+        reason = os_reason(error)
         return _complain(reason if error.filename is None else f"{str(error.filename)!r}: {reason}", 1)
 
 

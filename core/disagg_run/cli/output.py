@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from disagg_run.errors import UsageError
+from disagg_run.input_files import os_reason
 
 
 def emit(text: str) -> None:
@@ -48,7 +49,7 @@ def _encoded(text: str) -> bytes:
 
 def cannot_write(what: str, error: OSError) -> UsageError:
     """The error for output that cannot be written."""
-    return UsageError(f"cannot write {what}: {(error.strerror or str(error)).lower()}")
+    return UsageError(f"cannot write {what}: {os_reason(error)}")
 
 
 def json_text(data: Any) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from disagg_run.context import RankContext
 from disagg_run.declarations import Engine, Extension, ModelRow
-from disagg_run.errors import UsageError
 from disagg_run.host import Host, build_host
+from disagg_run.input_files import read_bytes
 from disagg_run.planning.document import LaunchPlan
 from disagg_run.records import Patch
 from disagg_run.spec.model import LaunchSpec, Node
@@ -25,11 +25,7 @@ def offers() -> list[tuple[str, Patch]]:
 
 def planned(path: Path) -> tuple[Patch, ...]:
     """The patches that a plan document carries, over all ranks."""
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read the plan {str(path)!r}: {(error.strerror or str(error)).lower()}") from None
-    plan = LaunchPlan.from_json(text)
+    plan = LaunchPlan.from_json(read_bytes(path, "plan"))
     patches = [patch for rank in plan.ranks for group in rank.groups for patch in group.patches]
     return tuple({patch.id: patch for patch in patches}.values())
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import attrs
 
 from disagg_run.errors import SpecError
+from disagg_run.input_files import read_text
 from disagg_run.near_miss import did_you_mean
 from disagg_run.spec.masterconfig_entry import SCENARIO, Entry, read_entry
 from disagg_run.spec.masterconfig_node import ConfigNode
@@ -76,14 +77,7 @@ class MasterConfig:
 
 def read_master_config(path: Path) -> MasterConfig:
     """Read the master-config file at ``path``; SpecError where it cannot be read or is no YAML mapping."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise SpecError(f"the master config {str(path)!r} cannot be read: {reason}") from None
-    except UnicodeDecodeError:
-        raise SpecError(f"the master config {str(path)!r} is no UTF-8 text") from None
-    return MasterConfig(read_yaml(text, path.name))
+    return MasterConfig(read_yaml(read_text(path, "master config"), path.name))
 
 
 def _some(names: list[str], most: int = 20) -> str:

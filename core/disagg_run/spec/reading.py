@@ -10,6 +10,7 @@ import attrs
 
 from disagg_run.declarations import Setting
 from disagg_run.errors import SpecError
+from disagg_run.input_files import read_text
 from disagg_run.near_miss import did_you_mean
 from disagg_run.sources import Layer, Source
 from disagg_run.spec.assembly import Fold
@@ -85,18 +86,9 @@ def _recipe(recipe: Path | None, environ: Mapping[str, str]) -> Iterable[AnyAssi
     path = recipe if recipe is not None else Path(environ[RECIPE]) if environ.get(RECIPE) else None
     if path is None:
         return ()
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise SpecError(f"the run file {str(path)!r} does not exist", remedy="give the path of a YAML file") from None
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise SpecError(f"the run file {str(path)!r} cannot be read: {reason}") from None
-    except UnicodeDecodeError:
-        raise SpecError(f"the run file {str(path)!r} is no UTF-8 text") from None
     from disagg_run.spec.runfile import run_file  # brings YAML, which not every launch needs
 
-    return run_file(text, path.name)
+    return run_file(read_text(path, "run file"), path.name)
 
 
 def _instead_of_recipe(point: Point, recipe: Path | None, environ: Mapping[str, str]) -> Iterable[AnyAssignment]:
