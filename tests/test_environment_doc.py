@@ -101,7 +101,11 @@ def sample(setting: Setting) -> str:
     """A text that a setting takes and that does not count as not set."""
     if setting.choices:
         return next(str(each) for each in setting.choices if str(each) not in setting.unset_values)
-    return {"int": "4711", "float": "0.5", "bool": "true", "str": "x", "list": "a,b", "json": "[1]"}[setting.type]
+    if setting.type in ("int", "float"):
+        low = setting.minimum or 0
+        middle = (low + (low + 8000 if setting.maximum is None else setting.maximum)) / 2
+        return str(int(middle) if setting.type == "int" else middle)
+    return {"bool": "true", "str": "x", "list": "a,b", "json": "[1]"}[setting.type]
 
 
 @pytest.mark.parametrize("engine", [tested.plugin for tested in ENGINES.values()])

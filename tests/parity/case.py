@@ -70,8 +70,9 @@ class Case:
         if "rdma_ip" in node:
             # The launchers knew this interface by its name; the device behind it is the first of the list.
             addresses["benic1p1"] = (node["rdma_ip"],)
-            first = self.environ["IBDEVICES"].split(",")[0]
+            first, *others = self.environ["IBDEVICES"].split(",")
             nics = [Nic(name=first, state="ACTIVE", netdev="benic1p1", addresses=(node["rdma_ip"],))]
+            nics += [Nic(name=name, state="ACTIVE") for name in others]
         return NodeFacts(
             hostname=node["hostname"],
             addresses=addresses,
