@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 
-from disagg_run.spec.model import ROLES, Role
-from disagg_run.spec.option import Option, Type
+from disagg_run.spec.model import ROLES
+from disagg_run.spec.option import Option
+from disagg_run.spec.role_options import both_roles_options, role_options
 
 WHAT = "Engine and model"
-BOTH = "Workers of both roles"
 NODES = "Nodes"
 ROUTER = "Router"
 LOAD = "Load"
@@ -245,81 +245,10 @@ _SIMULATION = (
     ),
 )
 
-#: Key, type, field, least value, summary of what each role has.
-_OF_ROLE: tuple[tuple[str, Type, str, int | None, str], ...] = (
-    ("tp", "int", "tp", 1, "tensor-parallel size: GPUs of one worker over all its nodes"),
-    ("pp", "int", "pp", 1, "pipeline-parallel size; a worker has tp x pp x dp GPUs"),
-    ("dp", "int", "dp", 1, "data-parallel replicas inside a worker, each with GPUs of its own"),
-    ("dp-attention", "bool", "dp_attention", None, "data-parallel attention over the worker's GPUs"),
-    ("ep", "bool", "expert_parallel", None, "expert parallelism over the worker's GPUs"),
-    ("mtp", "int", "mtp", 0, "speculative tokens a step by multi-token prediction; 0 = off"),
-)
-
-#: The contract's variables by run-file key. Its TP sizes are GPUs of a worker; its MTP size is for both roles.
-_ROLE_CONTRACT: Mapping[str, str] = {
-    "prefill.workers": "xP",
-    "decode.workers": "yD",
-    "prefill.tp": "PREFILL_TP_SIZE",
-    "decode.tp": "DECODE_TP_SIZE",
-    "prefill.dp-attention": "PREFILL_ENABLE_DP",
-    "decode.dp-attention": "DECODE_ENABLE_DP",
-    "prefill.ep": "PREFILL_ENABLE_EP",
-    "decode.ep": "DECODE_ENABLE_EP",
-    "mtp": "DECODE_MTP_SIZE",
-}
-
-
-def _numbers(prefix: str, group: str, roles: Iterable[Role]) -> Iterator[Option]:
-    for name, kind, field, minimum, summary in _OF_ROLE:
-        key = prefix + name
-        yield Option(
-            key=key,
-            summary=summary,
-            group=group,
-            type=kind,
-            fields=[f"{role}.{field}" for role in roles],
-            minimum=minimum,
-            contract=[_ROLE_CONTRACT[key]] if key in _ROLE_CONTRACT else [],
-            unset_values=["0"] if key == "mtp" else [],
-        )
-
-
-def _role(role: Role) -> Iterator[Option]:
-    group = f"{role.capitalize()} workers"
-    yield Option(
-        key=f"{role}.workers",
-        summary="number of workers (server instances); default: 1",
-        group=group,
-        type="int",
-        flag=f"--{role}",
-        minimum=1,
-        contract=[_ROLE_CONTRACT[f"{role}.workers"]],
-    )
-    yield from _numbers(f"{role}.", group, [role])
-    yield Option(
-        key=f"{role}.nodes",
-        summary="nodes of this role; default: what its workers need",
-        group=group,
-        type="int",
-        minimum=1,
-    )
-    yield Option(key=f"{role}.args", summary="further flags, as one text", group=group, type="args")
-    yield Option(key=f"{role}.env", summary="a variable", group=group, type="env", metavar="NAME=VALUE")
-    yield Option(
-        key=f"{role}.settings",
-        summary="a setting of a plugin",
-        group=group,
-        type="settings",
-        flag=f"--{role}-set",
-        metavar="NAME=VALUE",
-    )
-
-
 OPTIONS: tuple[Option, ...] = (
     *_WHAT,
-    *_role("prefill"),
-    *_role("decode"),
-    *_numbers("", BOTH, ROLES),
+    *(option for role in ROLES for option in role_options(role)),
+    *both_roles_options(),
     *_NODES,
     *_ROUTER,
     *_LOAD,
