@@ -26,9 +26,9 @@ HOST = build_host()
 
 #: A server starts in about 20 s on two idle cores; others may use them.
 START_S = 600.0
-#: Longer than two blocks of 32 tokens, each with a beginning of its own.
+#: Longer than two blocks of 32 tokens for the tests' model, each with a beginning of its own.
 PROMPTS = tuple(
-    f"{number} {'prefill reads the prompt and decode writes the answer ' * 4}{'0123456789 ' * (number % 5)}"
+    f"{number} {'prefill reads the prompt and decode writes the answer ' * 8}{'0123456789 ' * (number % 5)}"
     for number in range(20)
 )
 TOKENS = 12
