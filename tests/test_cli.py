@@ -153,6 +153,8 @@ def test_a_value_is_explained_with_its_source_and_what_it_replaced(capsys: pytes
     out, _ = ran(capsys, "explain", *ASKED, "--set", "block_size=32", "decode:block-size", "http")
     assert "--block-size = 32  (decode-0)\n  set by    command line --set\n  replaces  16  from engine default" in out
     assert "http = 30000  (router)" in out
+    alias, _ = ran(capsys, "explain", *ASKED, "decode:tensor-parallel-size")
+    assert alias.startswith("-tp = 8  (decode-0)")
     answers = json.loads(ran(capsys, "explain", *ASKED, "--format", "json", "--", "--block-size")[0])
     assert answers[0]["processes"] == ["prefill-0", "decode-0"]
     assert answers[0]["source"] == "engine default (plugin atom-disagg)"

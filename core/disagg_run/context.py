@@ -140,8 +140,7 @@ class RankContext:
 
     def table_source(self, path: str, *, why: str = "") -> Source:
         """The source of a value from the model's row, with its place in the table."""
-        place = self.model.places.get(path) or self.model.places.get("", "")
-        return Source(layer=Layer.MODEL, plugin=self.engine.name, where=place, why=why)
+        return Source(layer=Layer.MODEL, plugin=self.engine.name, where=self.model.place(path), why=why)
 
 
 @attrs.frozen(kw_only=True)

@@ -51,6 +51,10 @@ class ModelRow:
     #: Place in the table for each dotted path of the row ("" = the row): ``models.yaml:12``.
     places: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map, eq=False)
 
+    def place(self, path: str = "") -> str:
+        """Where a dotted path of the row stands, else where the row does; "" = not known."""
+        return self.places.get(path) or self.places.get("", "")
+
 
 @attrs.frozen(kw_only=True)
 class CatalogueRef:

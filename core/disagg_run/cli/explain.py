@@ -8,7 +8,7 @@ import click
 
 from disagg_run.cli.asking import GroupedHelp, asking_options
 from disagg_run.cli.output import emit, json_text
-from disagg_run.cli.plan import make_plan
+from disagg_run.cli.plan import plan_asked
 
 
 @click.command("explain", cls=GroupedHelp, params=[*asking_options()])
@@ -23,9 +23,12 @@ def command(queries: tuple[str, ...], process: str | None, form: str, **given: A
     decode-0: before it narrows it.
     """
     from disagg_run.explain import explain, render_explanations
+    from disagg_run.host import build_host
 
-    plan = make_plan(given)
-    found = [answer for query in queries for answer in explain(plan, query, process=process)]
+    host = build_host()
+    _, plan = plan_asked(given, host=host)
+    catalogues = host.engine(plan.engine).catalogues
+    found = [answer for query in queries for answer in explain(plan, query, process=process, catalogues=catalogues)]
     if form == "text":
         emit(render_explanations(found))
         return

@@ -34,8 +34,8 @@ def command(engine: str | None, form: str) -> None:
 
 
 def _row(engine: str, row: ModelRow) -> dict[str, Any]:
-    place = row.places.get("", "")
-    return {"model": row.name, "engine": engine, "versions": row.versions, "tp": dict(row.tp), "place": place}
+    tp = dict(row.tp)
+    return {"model": row.name, "engine": engine, "versions": row.versions, "tp": tp, "place": row.place()}
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

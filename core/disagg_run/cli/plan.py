@@ -49,7 +49,7 @@ def command(form: str | None, rank: int | None, output: str | None, sources: str
         code = list_choice(given, form)
         if code is not None:
             return code
-    plan = make_plan(given)
+    _, plan = plan_asked(given)
     if sources is not None and plan.sources is not None:
         write_file(Path(sources), plan.sources.to_json(plan.digest))
     if form == "shell":
@@ -59,11 +59,6 @@ def command(form: str | None, rank: int | None, output: str | None, sources: str
     if form != "table":
         show_warnings(plan)
     return 0
-
-
-def make_plan(given: Mapping[str, Any]) -> LaunchPlan:
-    """The plan for what ``asking_options`` brought."""
-    return plan_asked(given)[1]
 
 
 def plan_asked(

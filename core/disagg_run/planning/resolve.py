@@ -118,8 +118,7 @@ def with_tensor_parallel(spec: LaunchSpec, engine: Engine, row: ModelRow) -> Lau
 
 def _default_tp(spec: LaunchSpec, engine: Engine, row: ModelRow, role: Role) -> tuple[int, Source]:
     if role in row.tp:
-        place = row.places.get(f"tp.{role}") or row.places.get("", "")
-        return row.tp[role], Source(layer=Layer.MODEL, plugin=engine.name, where=place)
+        return row.tp[role], Source(layer=Layer.MODEL, plugin=engine.name, where=row.place(f"tp.{role}"))
     replicas = spec.role(role).pp * spec.role(role).dp
     if replicas < 1 or spec.gpus_per_node % replicas:
         raise TopologyError(
