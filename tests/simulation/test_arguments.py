@@ -1,3 +1,5 @@
+"""The parser of stand-ins: it takes and refuses what the program does that the catalogue was taken from."""
+
 from __future__ import annotations
 
 import string
@@ -12,17 +14,25 @@ from disagg_run.simulation.arguments import StandInParser, Style, after_program,
 
 FLAGS: list[dict[str, Any]] = [
     {"names": ["--model"], "arity": 1, "type": "str"},
-    {"names": ["--tensor-parallel-size", "-tp"], "arity": 1, "type": "int", "default": 1, "aliases": ["--tp_size"]},
+    {
+        "names": ["--tensor-parallel-size", "-tp"],
+        "arity": 1,
+        "type": "int",
+        "default": 1,
+        "aliases": ["--tp_size"],
+        "kind": "int",
+    },
     {"names": ["--policy"], "arity": 1, "type": "str", "choices": ["random", "round_robin"]},
-    {"names": ["--config"], "arity": 1, "type": "json.loads"},
+    {"names": ["--config"], "arity": 1, "type": "json.loads", "kind": "json"},
     {"names": ["--caching"], "arity": 0, "negatable": True, "default": True},
     {"names": ["--eager"], "arity": 0},
-    {"names": ["--worker"], "arity": "url [port|none]", "type": "str", "repeatable": True},
+    {"names": ["--worker"], "arity": "1-2", "type": "str", "repeatable": True},
     {"names": ["--decode"], "arity": 1, "type": "str", "repeatable": True},
-    {"names": ["--sizes"], "arity": "+", "type": "int"},
-    {"names": ["--tokens"], "arity": 1, "type": "human_readable_int"},
-    {"names": ["--timeout"], "arity": 1, "type": "int", "default": "1800"},
-    {"names": ["--backend"], "arity": 1, "type": "str", "default": "Backend::First"},
+    {"names": ["--sizes"], "arity": "+", "type": "int", "kind": "int"},
+    {"names": ["--tokens"], "arity": 1, "type": "human_readable_int", "kind": "size", "literals": ["auto"]},
+    {"names": ["--layout"], "arity": 1, "type": "upper", "choices": ["ROW_MAJOR", "COLUMN_MAJOR"]},
+    {"names": ["--extra"], "arity": 1, "type": "parse", "kind": "json_object"},
+    {"names": ["--timeout"], "arity": 1, "type": "int", "kind": "int", "default": 1800},
     {"names": [], "positional": "model_tag", "arity": "?"},
 ]
 
@@ -43,7 +53,7 @@ def test_names_aliases_and_types_give_one_value() -> None:
         assert parser().parse_args([name, "8"]).tensor_parallel_size == 8
 
 
-def test_defaults_written_as_text_get_their_type() -> None:
+def test_what_is_not_given_has_its_default() -> None:
     args = parser().parse_args([])
     assert (args.timeout, args.caching, args.eager) == (1800, True, False)
 
@@ -59,9 +69,16 @@ def test_positional_and_json() -> None:
     assert (args.model_tag, args.config) == ("some/model", {"a": [1]})
 
 
-@pytest.mark.parametrize(("text", "number"), [("4096", 4096), ("8k", 8000), ("8K", 8192), ("1.5m", 1_500_000)])
-def test_human_readable_numbers(text: str, number: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("4096", 4096), ("8k", 8000), ("8K", 8192), ("8Ki", 8192), ("1.5m", 1_500_000), ("auto", None)],
+)
+def test_sizes_have_suffixes_and_literals_count_as_not_given(text: str, number: int | None) -> None:
     assert parser().parse_args(["--tokens", text]).tokens == number
+
+
+def test_choices_of_a_type_that_changes_text_are_taken_in_any_spelling() -> None:
+    assert parser().parse_args(["--layout", "row-major"]).layout == "ROW_MAJOR"
 
 
 @pytest.mark.parametrize(
@@ -76,6 +93,8 @@ def test_human_readable_numbers(text: str, number: int) -> None:
         (["--config", "{broken"], "argument --config: invalid loads value: '{broken'"),
         (["--model"], "argument --model: expected one argument"),
         (["--worker", "u", "1", "2"], "unrecognized arguments: 2"),
+        (["--layout", "diagonal"], "argument --layout: invalid choice: 'diagonal' (choose from"),
+        (["--extra", "[1]"], "argument --extra: invalid parse value: '[1]'"),
         (["--tokens", "many"], "argument --tokens: invalid human_readable_int value: 'many'"),
     ],
 )
@@ -132,8 +151,8 @@ _names = st.text(string.ascii_lowercase, min_size=1, max_size=8).map(lambda name
 @given(st.dictionaries(_names, st.integers() | st.text(max_size=20), max_size=6))
 def test_values_reach_the_parser_unchanged(values: dict[str, int | str]) -> None:
     flags = [
-        {"names": [name], "arity": 1, "type": "int" if isinstance(value, int) else "str"}
-        for name, value in values.items()
+        {"names": [name], "arity": 1, "type": kind, "kind": kind}
+        for name, kind in ((name, "int" if isinstance(value, int) else "str") for name, value in values.items())
     ]
     words = [f"{name}={value}" for name, value in values.items()]
     found = vars(build_parser({"flags": flags}, prog="p").parse_args(words))

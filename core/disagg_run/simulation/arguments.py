@@ -12,14 +12,13 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 Style = Literal["argparse", "clap"]
 
 _SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_JSON_TYPES = ("json.loads", "loads")
-_JSON_OR_TEXT_TYPES = ("parse_dataclass", "union_dict_and_str", "_parse_type")
 
 
 class StandInParser(argparse.ArgumentParser):
@@ -96,10 +95,8 @@ def version_key(version: str) -> tuple[int, ...]:
 
 
 def build_parser(document: Mapping[str, Any], *, prog: str, style: Style = "argparse") -> StandInParser:
-    """A parser for the flags of a catalogue.
+    """A parser for the flags of a catalogue, whose schema ``disagg_run.catalogue`` has.
 
-    ``document``: ``{"flags": [{names, aliases, arity, type, choices, default, negatable, repeatable, positional,
-    deprecated, successor}]}``, and ``underscores`` where long names are taken with either sign.
     ``prog``: the program's name in messages.
     """
     parser = StandInParser(prog=prog, style=style)
@@ -123,58 +120,33 @@ def _option_names(flag: Mapping[str, Any]) -> list[str]:
 def _add_option(parser: argparse.ArgumentParser, flag: Mapping[str, Any], names: list[str]) -> None:
     dest = next((name for name in names if name.startswith("--")), names[0]).lstrip("-").replace("-", "_")
     arity = flag.get("arity", 1)
-    options: dict[str, Any] = {"dest": dest, "default": None}
+    options: dict[str, Any] = {"dest": dest, "default": flag.get("default")}
     if flag.get("deprecated"):
         options["help"] = f"deprecated: {flag.get('successor') or 'has no effect'}"
     if flag.get("negatable"):
         names = [name for name in names if not (name.startswith("--no-") and f"--{name[5:]}" in names)]
         parser.add_argument(*names, action=argparse.BooleanOptionalAction, **options)
-        parser.set_defaults(**{dest: _default(flag, bool)})
         return
     if arity == 0:
-        parser.add_argument(*names, action="store_true", **{**options, "default": _default(flag, bool) or False})
+        parser.add_argument(*names, action="store_true", **{**options, "default": bool(flag.get("default"))})
         return
-    convert = _converter(str(flag.get("type") or "str"), str(flag.get("kind") or ""))
-    options["type"] = convert
-    options["default"] = _default(flag, convert)
-    choices = flag.get("choices")
-    if isinstance(choices, (list, tuple)):
-        options["choices"] = [_quietly(convert, choice) for choice in choices]
-    nargs = _nargs(arity)
-    if isinstance(nargs, tuple):
-        parser.add_argument(*names, nargs="+", action=_bounded(nargs[1]), **options)
-    elif flag.get("repeatable"):
+    convert = options["type"] = _converter(flag)
+    if flag.get("choices"):
+        options["choices"] = [convert(choice) for choice in flag["choices"]]
+    least, dash, most = str(arity).partition("-")
+    if dash:
+        parser.add_argument(*names, nargs="+", action=_bounded(int(least), int(most)), **options)
+        return
+    nargs = None if arity == 1 else arity
+    if flag.get("repeatable"):
         # argparse appends to the default, clap and the engines' own lists start empty.
         parser.add_argument(*names, nargs=nargs, action="append", **{**options, "default": None})
     else:
         parser.add_argument(*names, nargs=nargs, **options)
 
 
-def _nargs(arity: Any) -> int | str | tuple[int, int] | None:
-    """argparse's ``nargs`` for a catalogue's arity; a pair for at least one and at most n words.
-
-    An arity is a number, ``?``, ``*``, ``+``, a range (``[1, 2]``, ``"1-2"``, ``{"min": 1, "max": 2}``), or a usage
-    text such as ``url [port|none]``, in which each word stands for one value.
-    """
-    if isinstance(arity, bool) or arity is None:
-        return None
-    if isinstance(arity, int):
-        return None if arity == 1 else arity
-    if isinstance(arity, Mapping):
-        return (int(arity["min"]), int(arity["max"]))
-    if isinstance(arity, (list, tuple)):
-        return (int(arity[0]), int(arity[1]))
-    text = str(arity)
-    if text in ("?", "*", "+"):
-        return text
-    found = re.fullmatch(r"(\d+)\s*(?:-|\.\.)\s*(\d+)", text)
-    if found:
-        return (int(found[1]), int(found[2]))
-    return (1, len(text.split()))
-
-
-def _bounded(most: int) -> type[argparse.Action]:
-    """An action for a repeatable flag that takes one to ``most`` words each time."""
+def _bounded(least: int, most: int) -> type[argparse.Action]:
+    """An action for a repeatable flag that takes ``least`` to ``most`` words each time."""
 
     class Bounded(argparse.Action):
         def __call__(
@@ -185,30 +157,13 @@ def _bounded(most: int) -> type[argparse.Action]:
             option_string: str | None = None,
         ) -> None:
             words = list(values or ())
+            if len(words) < least:
+                parser.error(f"argument {'/'.join(self.option_strings)}: expected at least {least} arguments")
             if len(words) > most:
                 parser.error(f"unrecognized arguments: {words[most]}")
             setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or ()), words])
 
     return Bounded
-
-
-def _quietly(convert: Callable[[str], Any], value: Any) -> Any:
-    try:
-        return convert(value) if isinstance(value, str) else value
-    except (ValueError, argparse.ArgumentTypeError):
-        return value
-
-
-def _default(flag: Mapping[str, Any], convert: Callable[[str], Any]) -> Any:
-    """The default of a flag; catalogues of Rust programs hold it as text, and some as the name of a constant."""
-    value = flag.get("default")
-    if convert is bool and isinstance(value, str):
-        return value == "true"
-    if not isinstance(value, str):
-        return value
-    converted = _quietly(convert, value)
-    expected = {"int": int, "float": float}.get(str(flag.get("type")))
-    return None if expected and not isinstance(converted, expected) else converted
 
 
 def after_program(argv: Sequence[str], program: Sequence[str]) -> list[str]:
@@ -227,71 +182,58 @@ def after_program(argv: Sequence[str], program: Sequence[str]) -> list[str]:
 # --- types -------------------------------------------------------------------------------------------------------
 
 
-def _converter(type_name: str, kind: str) -> Callable[[str], Any]:
-    """The conversion for a catalogue's type; its ``__name__`` is what argparse shows in ``invalid X value``.
+def _converter(flag: Mapping[str, Any]) -> Callable[[str], Any]:
+    """The conversion of a flag's values; its ``__name__`` is what argparse shows in ``invalid X value``.
 
-    ``kind`` tells what a type that wraps another one takes: ``int``, ``float``, ``size``, ``json``, ``json_object``.
+    A literal of the flag (``None``, ``auto``) is taken and counts as not given.
     """
-    if type_name in ("int", "float"):
-        return {"int": int, "float": float}[type_name]
-    convert: Callable[[str], Any]
-    if type_name in _JSON_TYPES:
-        convert = json.loads
-    elif type_name in _JSON_OR_TEXT_TYPES:
-        convert = _json_or_text
-    elif type_name == "json_list_type":
-        convert = _json_list
-    elif type_name in ("human_readable_int", "human_readable_int_or_auto"):
-        convert = _auto_or_int if type_name.endswith("_or_auto") else _human_int
-    elif type_name == "_optional_type":
-        convert = _optional(_KINDS.get(kind, str))
-    elif type_name == "nullable_str":
-        convert = _nullable
-    else:
+    kind, literals, choices = flag.get("kind"), flag.get("literals") or (), flag.get("choices") or ()
+    name = str(flag.get("type") or "str").rsplit(".", 1)[-1]
+    if name == "str":
         return str
+    convert: Callable[[str], Any] = _KINDS.get(str(kind), str)
+    if kind is None and choices:
+        spellings = {_folded(choice): choice for choice in choices}
+        convert = partial(_nearest_spelling, spellings)
 
     def named(text: str) -> Any:
-        return convert(text)
+        return None if text in literals else convert(text)
 
-    named.__name__ = type_name.rsplit(".", 1)[-1]
+    named.__name__ = name
     return named
 
 
-def _optional(convert: Callable[[str], Any]) -> Callable[[str], Any]:
-    return lambda text: None if text in ("", "None") else convert(text)
+def _folded(text: str) -> str:
+    return text.lower().replace("-", "_")
 
 
-def _json_or_text(text: str) -> Any:
-    return json.loads(text) if text.lstrip().startswith(("{", "[")) else text
+def _nearest_spelling(spellings: Mapping[str, str], text: str) -> str:
+    return spellings.get(_folded(text), text)
 
 
-def _json_list(text: str) -> Any:
-    value = json.loads(text)
-    if not isinstance(value, list):
-        raise ValueError(text)
-    return value
-
-
-def _human_int(text: str) -> int:
-    found = re.fullmatch(r"(-?\d+(?:\.\d+)?)([kKmMgGtT]?)", text.strip())
-    if not found:
+def _size(text: str) -> int:
+    found = re.fullmatch(r"(-?\d+(?:\.\d+)?)(?:([kKmMgGtT])i?)?", text.strip())
+    if not found or (not found[2] and "." in found[1]):
         raise ValueError(text)
     return int(float(found[1]) * _SUFFIX[found[2]]) if found[2] else int(found[1])
 
 
-def _auto_or_int(text: str) -> int:
-    return -1 if text in ("auto", "-1") else _human_int(text)
+def _json_object(text: str) -> Any:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(text)
+    return value
 
 
-def _nullable(text: str) -> str | None:
-    return None if text in ("", "None", "none", "null") else text
+def _json_or_text(text: str) -> Any:
+    return json.loads(text) if text.lstrip().startswith("{") else text
 
 
 _KINDS: Mapping[str, Callable[[str], Any]] = {
     "int": int,
     "float": float,
-    "size": _human_int,
+    "size": _size,
     "json": json.loads,
-    "json_object": json.loads,
+    "json_object": _json_object,
     "json_or_text": _json_or_text,
 }
