@@ -216,6 +216,17 @@ def test_an_upgraded_package_is_patched_as_the_new_version(root: Path) -> None:
     assert (root / "toy/server.py").read_text() == newer
 
 
+def test_patches_of_an_earlier_call_stay_and_are_told(root: Path) -> None:
+    apply_patches([WAIT], target=root, waiver="w-1")
+    first = apply_patches([FINISH], target=root)
+    assert by_state(first) == {"toy-finish": "applied", "toy-wait": "already applied"}
+    assert (first[1].detail, first[1].waiver) == ("by an earlier call, nobody asked for it now", "w-1")
+    assert by_state(apply_patches([FINISH], target=root)) == {
+        "toy-finish": "already applied",
+        "toy-wait": "already applied",
+    }
+
+
 def test_a_patch_that_somebody_else_has_put_in_is_recognised_and_left_alone(root: Path) -> None:
     apply_patches([WAIT], target=root)
     for path in (root / MANIFEST, root / f"toy/server.py{BACKUP_SUFFIX}"):

@@ -60,6 +60,7 @@ def apply_patches(
 ) -> tuple[PatchState, ...]:
     """Apply ``patches`` to the installation in ``target``, or to what ``python`` imports; the states, in applied order.
 
+    Patches that stand there from before, and that are not among ``patches``, stay, and come last among the states.
     All files are matched before the first is written; where a required patch does not match, nothing is. Many processes
     may call this at once, on hosts that share the file system too: one writes, the others find it done. A change that a
     killed process left half done is finished first. ``waiver``: reference under which the change of the engine was

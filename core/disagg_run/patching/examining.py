@@ -46,6 +46,7 @@ class Examined:
 def examine(patches: Sequence[Patch], site: Site, *, waiver: str = "") -> Examined:
     """Match ``patches``, which stand in order, on the installation ``site``.
 
+    The states are those of ``patches``, then of others that are applied there already.
     Raises PatchError for what no choice of patches helps: files changed by somebody else, patches that want one place.
     """
     settled: dict[str, PatchState] = {}
@@ -69,8 +70,9 @@ def examine(patches: Sequence[Patch], site: Site, *, waiver: str = "") -> Examin
         settled.update(states)
         if change is not None:
             changes.append(change)
+    asked = [settled.pop(patch.id) for patch in patches if patch.id in settled]
     return Examined(
-        states=tuple(settled[patch.id] for patch in patches if patch.id in settled),
+        states=(*asked, *settled.values()),
         changes=tuple(changes),
         unfinished=tuple(unfinished),
     )
@@ -121,8 +123,9 @@ class _Root:
 
     def examine(self) -> tuple[dict[str, PatchState], RootChange | None]:
         """The states of the patches asked for, and the change that it takes; None = everything stands."""
+        others = {name: self._unasked(each) for name, each in self.before.items() if name not in self.candidates}
         if self.before and all(self._stands(name) for name in self.candidates):
-            return {name: self._standing(name) for name in self.candidates}, None
+            return {name: self._standing(name) for name in self.candidates} | others, None
         self.originals = self._read()
         edited = carry_out({name: decoded(data) for name, data in self.originals.items()}, self.patches)
         after = {name: text.encode() for name, text in edited.texts.items()}
@@ -132,10 +135,10 @@ class _Root:
         applied = self._applied(edited)
         writes, files = self._writes(after)
         if not writes and applied == self.manifest.applied:
-            return states, None
+            return states | others, None
         manifest = Manifest(files=files, applied=applied)
         change = RootChange(root=self.root, writes=writes, manifest=manifest, outdated=self.outdated)
-        return states, change
+        return states | others, change
 
     def _stands(self, name: str) -> bool:
         before = self.before.get(name)
@@ -143,17 +146,20 @@ class _Root:
 
     def _standing(self, name: str) -> PatchState:
         """The state of a patch that the manifest lists, and whose files are as it says."""
-        before = self.before[name]
-        patch = self.candidates[name].patch
-        return attrs.evolve(
-            state_of(patch, "already applied", "", before.package, before.version),
-            files=[
-                ledger_line(self.root, file, self.manifest, before)
-                for file in files_of(patch)
-                if file in self.manifest.files
-            ],
-            waiver=before.waiver,
-        )
+        return self._listed(self.before[name], self.candidates[name].patch, "")
+
+    def _unasked(self, before: Applied) -> PatchState:
+        """The state of a patch that is there and that nobody asked for now: the run has it all the same."""
+        return self._listed(before, before.patch, "by an earlier call, nobody asked for it now")
+
+    def _listed(self, before: Applied, patch: Patch, detail: str) -> PatchState:
+        lines = [
+            ledger_line(self.root, file, self.manifest, before)
+            for file in files_of(patch)
+            if file in self.manifest.files
+        ]
+        state = state_of(patch, "already applied", detail, before.package, before.version)
+        return attrs.evolve(state, files=lines, waiver=before.waiver)
 
     def _check_kept(self, edited: Edited) -> None:
         for name in self.before.keys() - self.candidates.keys():
