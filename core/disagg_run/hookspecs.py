@@ -109,7 +109,7 @@ def disagg_router_command(ctx: ProcessContext) -> Iterable[Command]:
 
         @hookimpl
         def disagg_router_command(ctx):
-            return [Command(program=("toy-router",), flags=[flag("--worker", h.address) for h in ctx.heads])]
+            return [Command(program=("toy-router",), flags=[flag("--worker", head.url) for head in ctx.heads])]
     """
     raise AssertionError("a specification is not called")
 

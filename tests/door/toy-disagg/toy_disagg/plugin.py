@@ -80,7 +80,7 @@ def server_flags(ctx: ProcessContext) -> Iterator[Flag]:
 
 @hookimpl
 def disagg_router_command(ctx: ProcessContext) -> Iterable[Command]:
-    workers = [flag(f"--{head.role}", f"http://{head.address}:{head.ports['http']}") for head in ctx.heads]
+    workers = [flag(f"--{head.role}", head.url) for head in ctx.heads]
     return [Command(program=("toy-router",), flags=[flag("--port", ctx.ports["http"]), *workers])]
 
 
