@@ -22,7 +22,6 @@ def test_each_worker_has_a_node_of_its_own_where_no_nodes_are_named() -> None:
     assert not found.bound
     assert [node.address for node in found.nodes] == ["192.0.2.1", "192.0.2.2", "192.0.2.3"]
     assert [node.name for node in found.nodes] == ["node0", "node1", "node2"]
-    assert found.router_rank == 0
     assert found.warnings == ()
 
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         ContainerNeeds,
         Edit,
         EnvSetting,
+        FileDigest,
         Flag,
         Listener,
         Mount,
@@ -67,8 +68,8 @@ _WHERE = {
     "host": "Host build_host",
     "planning.document": "Group LaunchPlan PlannedProcess RankPlan",
     "planning.planner": "plan",
-    "records": "Command ContainerNeeds Edit EnvSetting Flag Listener Mount Patch Preflight Probe ServiceProcess"
-    " Simulation Workload flag",
+    "records": "Command ContainerNeeds Edit EnvSetting FileDigest Flag Listener Mount Patch Preflight Probe"
+    " ServiceProcess Simulation Workload flag",
     "running.launch": "LaunchOptions run",
     "sources": "Layer Source",
     "spec.model": "ArgText BenchSpec LaunchSpec Node ProcessSpec RoleSpec RouterSpec",
@@ -89,6 +90,7 @@ __all__ = [
     "Engine",
     "EnvSetting",
     "Extension",
+    "FileDigest",
     "Flag",
     "FlagError",
     "GoneFlag",

@@ -4,7 +4,7 @@ Every hook gets frozen inputs and returns frozen records; it starts nothing, pri
 nothing. ``()`` means nothing to add; an iterator or generator is fine. The host calls the implementations of one hook
 one by one in the order of plugin names, checks each record's type, and pairs it with its plugin.
 
-The hooks stand in the order in which the planner calls them.
+The hooks stand in the order of a launch: what a rank has, what each process runs, what a node needs for it.
 """
 
 from __future__ import annotations

@@ -51,8 +51,6 @@ class Layout:
     bound: bool
     #: Server processes by rank, then prefill before decode, then worker.
     processes: tuple[Placed, ...] = attrs.field(converter=as_tuple)
-    #: Rank of the router: that of the first prefill worker.
-    router_rank: int = 0
     #: Remarks: nodes that stay idle.
     warnings: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import collections
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
@@ -18,41 +16,24 @@ from disagg_run import (
     ArgText,
     ConflictError,
     DisaggError,
-    Extension,
     LaunchPlan,
     LaunchSpec,
     Layer,
     Node,
-    ParityError,
     PlanError,
-    PluginError,
     PortError,
     ProcessSpec,
-    RankContext,
     RoleSpec,
     RouterSpec,
-    SharedValue,
     Source,
     SpecError,
     flag,
-    hookimpl,
     plan,
 )
-from disagg_run.spec.model import Role
-from tests.planning.toy import Site, ToyStore, toy_host
+from tests.planning.toy import HOST, Site, ToyStore, spec, toy_host, values
 
-HOST = toy_host()
 #: Who asked, in some tests.
 TYPED = Source(layer=Layer.COMMAND_LINE, where="--option")
-
-
-def spec(**changes: object) -> LaunchSpec:
-    return LaunchSpec(engine="toy-disagg", model="toy-model", **changes)  # type: ignore[arg-type]
-
-
-def values(made: LaunchPlan, process: str, name: str) -> list[str]:
-    argv = made.process(process).argv
-    return [argv[index + 1] for index, word in enumerate(argv) if word == name]
 
 
 def test_each_worker_has_a_rank_and_the_router_is_on_rank_0() -> None:
@@ -118,55 +99,6 @@ def test_a_narrower_target_wins_within_one_layer() -> None:
     assert made.process("decode-0").env["A"] == "own"
     assert values(made, "prefill-0", "--seed") == ["1"]
     assert values(made, "decode-0", "--seed") == ["2"]
-
-
-def test_prefill_and_decode_that_differ_are_refused_with_both_values_and_can_be_waived() -> None:
-    asked = spec(prefill=RoleSpec(settings={"block_size": 16}), decode=RoleSpec(settings={"block_size": 32}))
-    with pytest.raises(ParityError, match=r"block-size is '16' for prefill-0 .* but '32' for decode-0"):
-        plan(asked, host=HOST)
-    made = plan(attrs.evolve(asked, waive=("block-size",)), host=HOST)
-    assert [remark.source for remark in made.waived] == ["block-size"]
-
-
-class _Alike:
-    """A site that wants what ``function`` computes to be alike for both roles."""
-
-    def __init__(self, function: Callable[[RankContext, Role], Any]) -> None:
-        self.function = function
-
-    @hookimpl
-    def disagg_plugin(self) -> Extension:
-        shared = SharedValue(name="size", computed=self.function, why="halves must fit")
-        return Extension(name="alike", summary="a site", kind="site", parity=[shared])
-
-
-def test_what_a_plugin_computes_for_each_role_must_be_alike() -> None:
-    def size(ctx: RankContext, role: Role) -> int | None:
-        return ctx.spec.role(role).tp
-
-    host = toy_host(_Alike(size))
-    assert plan(spec(), host=host).waived == ()
-    asked = spec(prefill=RoleSpec(tp=4))
-    with pytest.raises(
-        ParityError, match=r"size is 4 for prefill-0 \(by size\) but 8 for decode-0 .*halves must fit.*"
-    ):
-        plan(asked, host=host)
-    assert plan(attrs.evolve(asked, waive=["size"]), host=host).waived[0].source == "size"
-
-
-def test_a_computation_that_fails_is_a_plugin_error_that_names_it() -> None:
-    def broken(ctx: RankContext, role: Role) -> int:
-        raise KeyError("toy")
-
-    with pytest.raises(PluginError, match=r"broken, which computes size of prefill, failed: KeyError\('toy'\)"):
-        plan(spec(), host=toy_host(_Alike(broken)))
-
-
-def test_what_is_waived_and_checked_by_a_plugin_or_a_node_is_in_the_plan_too() -> None:
-    made = plan(spec(waive=["gpu-driver"]), host=HOST)
-    assert [(remark.message, remark.source) for remark in made.waived] == [
-        ("let through wherever it is checked", "gpu-driver")
-    ]
 
 
 def test_a_port_set_by_hand_beside_the_plan_is_refused() -> None:
@@ -263,7 +195,7 @@ def test_a_plan_document_read_back_is_the_plan_and_damage_is_refused() -> None:
 
 def test_the_same_inputs_give_the_same_bytes_under_two_hash_seeds_and_directories(tmp_path: Path) -> None:
     script = (
-        "from tests.planning.toy import toy_host, ToyStore\n"
+        "from tests.planning.toy import ToyStore, toy_host\n"
         "from disagg_run import LaunchSpec, RoleSpec, plan\n"
         "s = LaunchSpec(engine='toy-disagg', model='toy-model', prefill=RoleSpec(workers=3), decode=RoleSpec(tp=16),"
         " env={'B': '1', 'A': '2'})\n"
@@ -286,6 +218,7 @@ roles = st.builds(
     dp=st.sampled_from([1, 1, 2, 4]),
     nodes=st.sampled_from([None, None, None, 1, 2, 4]),
 )
+
 specs = st.builds(
     spec,
     prefill=roles,
@@ -299,6 +232,7 @@ specs = st.builds(
         st.integers(1, 12).map(lambda count: tuple(Node(address=f"10.0.0.{index + 1}") for index in range(count))),
     ),
 )
+
 STORED = toy_host(ToyStore())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from disagg_run import (
     Command,
@@ -11,6 +12,8 @@ from disagg_run import (
     Extension,
     Flag,
     Host,
+    LaunchPlan,
+    LaunchSpec,
     Listener,
     ModelRow,
     Probe,
@@ -149,3 +152,17 @@ class Site:
 def toy_host(*more: object) -> Host:
     """A host with the toy engine and its connector, and ``more`` plugins; no installed ones."""
     return build_host(plugins=[ToyEngine(), ToyLink(), *more], disabled=(), entry_points=False)
+
+
+HOST = toy_host()
+
+
+def spec(**changes: Any) -> LaunchSpec:
+    """What is asked of the toy engine."""
+    return LaunchSpec(engine="toy-disagg", model="toy-model", **changes)
+
+
+def values(made: LaunchPlan, process: str, name: str) -> list[str]:
+    """The words behind each occurrence of a flag."""
+    argv = made.process(process).argv
+    return [argv[index + 1] for index, word in enumerate(argv) if word == name]

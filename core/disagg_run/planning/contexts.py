@@ -79,7 +79,7 @@ def processes_by_rank(layout: Layout, *, router: bool) -> tuple[tuple[Process, .
     for placed in layout.processes:
         ranks[placed.rank].append(placed.process)
     if router:
-        ranks[layout.router_rank].append(Process(name=ROUTER, kind="router"))
+        ranks[0].append(Process(name=ROUTER, kind="router"))
     return tuple(tuple(rank) for rank in ranks)
 
 

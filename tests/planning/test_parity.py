@@ -1,0 +1,62 @@
+"""What prefill and decode must share, and what is let through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+
+from disagg_run import Extension, ParityError, PluginError, RankContext, RoleSpec, SharedValue, hookimpl, plan
+from disagg_run.spec.model import Role
+from tests.planning.toy import HOST, spec, toy_host
+
+
+def test_prefill_and_decode_that_differ_are_refused_with_both_values_and_can_be_waived() -> None:
+    asked = spec(prefill=RoleSpec(settings={"block_size": 16}), decode=RoleSpec(settings={"block_size": 32}))
+    with pytest.raises(ParityError, match=r"block-size is '16' for prefill-0 .* but '32' for decode-0"):
+        plan(asked, host=HOST)
+    made = plan(attrs.evolve(asked, waive=("block-size",)), host=HOST)
+    assert [remark.source for remark in made.waived] == ["block-size"]
+
+
+class _Alike:
+    """A site that wants what ``function`` computes to be alike for both roles."""
+
+    def __init__(self, function: Callable[[RankContext, Role], Any]) -> None:
+        self.function = function
+
+    @hookimpl
+    def disagg_plugin(self) -> Extension:
+        shared = SharedValue(name="size", computed=self.function, why="halves must fit")
+        return Extension(name="alike", summary="a site", kind="site", parity=[shared])
+
+
+def test_what_a_plugin_computes_for_each_role_must_be_alike() -> None:
+    def size(ctx: RankContext, role: Role) -> int | None:
+        return ctx.spec.role(role).tp
+
+    host = toy_host(_Alike(size))
+    assert plan(spec(), host=host).waived == ()
+    asked = spec(prefill=RoleSpec(tp=4))
+    with pytest.raises(
+        ParityError, match=r"size is 4 for prefill-0 \(by size\) but 8 for decode-0 .*halves must fit.*"
+    ):
+        plan(asked, host=host)
+    assert plan(attrs.evolve(asked, waive=["size"]), host=host).waived[0].source == "size"
+
+
+def test_a_computation_that_fails_is_a_plugin_error_that_names_it() -> None:
+    def broken(ctx: RankContext, role: Role) -> int:
+        raise KeyError("toy")
+
+    with pytest.raises(PluginError, match=r"broken, which computes size of prefill, failed: KeyError\('toy'\)"):
+        plan(spec(), host=toy_host(_Alike(broken)))
+
+
+def test_what_is_waived_and_checked_by_a_plugin_or_a_node_is_in_the_plan_too() -> None:
+    made = plan(spec(waive=["gpu-driver"]), host=HOST)
+    assert [(remark.message, remark.source) for remark in made.waived] == [
+        ("let through wherever it is checked", "gpu-driver")
+    ]
