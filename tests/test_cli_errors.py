@@ -276,6 +276,46 @@ def test_a_setting_out_of_its_bounds_is_refused_with_what_it_is(setting: str, sa
     assert asked.startswith("environment variable MEM_FRAC_STATIC: 85.0 is too large: at most 1")
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ('{"a":' * 900 + "1" + "}" * 900, "is nested deeper than 40 levels"),
+        ('{"a":' * 5000, "is nested deeper than 40 levels"),
+        ("[" * 20000, "is nested deeper than 40 levels"),
+        ('{"a": ' + "9" * 5000 + "}", "cannot be read: exceeds the limit (4300 digits)"),
+    ],
+)
+def test_json_that_nobody_can_read_is_one_line(value: str, said: str) -> None:
+    line = refused(*ASKED, "--args", f"--kv-transfer-config '{value}'", code=5)
+    assert f"the JSON of --kv-transfer-config (command line --args) {said}" in line
+
+
+def test_a_long_value_does_not_hide_the_remedy() -> None:
+    line = refused(*ASKED, "--model", "x" * 50_000, code=3)
+    assert len(line) == 3003
+    assert line.endswith("MiniMax-M3-MXFP8")
+
+
+def test_a_plan_document_of_brackets_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("[" * 100_000)
+    line = refused("agent", "--plan", str(tmp_path / "plan.json"), "--rank", "0", code=5)
+    assert line.startswith("the plan document is no JSON: maximum recursion depth")
+
+
+def test_a_flag_with_dashes_is_told_how_explain_takes_it() -> None:
+    line = refused("explain", *ASKED[1:], "--server-port", code=2)
+    assert line.endswith("did you mean '--router-port'? ask for a flag of the engine without its dashes, 'server-port'")
+
+
+def test_a_command_that_lacks_its_own_command_is_one_short_line() -> None:
+    assert refused("patches", code=2) == "a command is missing: see disagg-run patches --help"
+
+
+def test_numbers_are_asked_for_in_plain_words() -> None:
+    line = refused(*ASKED[1:], "--smoke", "x", code=2)
+    assert line == "invalid value for '--smoke': 'x' is no whole number: see disagg-run --help"
+
+
 def test_bytes_that_are_no_text_pass_through_the_plan_and_its_script() -> None:
     value = "A=a\udcff b"
     assert (

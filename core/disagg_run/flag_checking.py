@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from disagg_run.catalogue import Catalogue, FlagSpec, version_key
 from disagg_run.declarations import GoneFlag
 from disagg_run.errors import FlagError
-from disagg_run.flag_merging import MergedFlag, broken_json
+from disagg_run.flag_merging import MergedFlag, broken_json, too_deep
 from disagg_run.near_miss import nearest
 
 #: An integer, or a number with a decimal (k, M, g …) or binary (K, Ki, Mi …) suffix.
@@ -107,6 +107,8 @@ def _problem(flag: MergedFlag, spec: FlagSpec, catalogue: Catalogue, where: str)
     if problem and spec.kind in ("json", "json_object") and len(flag.values) == 1:
         try:
             json.loads(flag.values[0])
+        except RecursionError:
+            raise FlagError(f"{where}: {too_deep(flag.name, flag.source)}") from None
         except json.JSONDecodeError as error:
             raise broken_json(flag.name, flag.values[0], error, flag.source, where) from error
     return problem
@@ -168,7 +170,7 @@ def _is_of_kind(value: str, kind: str) -> bool:
             return isinstance(json.loads(value), dict)
         elif kind == "json_or_text" and value.lstrip().startswith("{"):
             json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 

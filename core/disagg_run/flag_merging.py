@@ -18,6 +18,8 @@ from disagg_run.sources import CORE_DEFAULT, Source
 
 #: What a parser takes for a value although it begins with a dash.
 NUMBER = re.compile(r"-(\d+\.?\d*|\.\d+)\Z")
+#: A JSON value nested deeper than this is a slip, and more than its readers can walk.
+MAX_DEPTH = 40
 _NAME = re.compile(r"--?[^\s=-][^\s=]*\Z")
 
 
@@ -117,10 +119,32 @@ def _node(flag: Flag, source: Source, negated: bool, takes_objects: bool, where:
         given = _read_object(flag.name, flag.values[0], source, where)
     if given is None:
         return Claim(flag.values, (negated, flag.values), words_text(flag.name, flag.values), source)
+    if _is_deep(given):
+        raise FlagError(f"{where}: {too_deep(flag.name, source)}")
     try:
         return object_tree(given, source, flag.leaf_sources)
     except (TypeError, ValueError) as error:
         raise FlagError(f"{where}: the value of {flag.name} ({source}) is no JSON: {error}") from error
+
+
+def too_deep(name: str, source: Source) -> str:
+    """What is wrong with a JSON value that is nested too deep."""
+    return f"the JSON of {name} ({source}) is nested deeper than {MAX_DEPTH} levels"
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether JSON data is nested deeper than ``MAX_DEPTH``; walked level by level, so that no depth is too much."""
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for each in level
+            if isinstance(each, (Mapping, list, tuple))
+            for item in (each.values() if isinstance(each, Mapping) else each)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _read_object(name: str, text: str, source: Source, where: str) -> Mapping[str, Any]:
@@ -137,6 +161,14 @@ def _read_object(name: str, text: str, source: Source, where: str) -> Mapping[st
         value: dict[str, Any] = json.loads(text, object_pairs_hook=pairs_of)
     except json.JSONDecodeError as error:
         raise broken_json(name, text, error, source, where) from error
+    except RecursionError:
+        raise FlagError(f"{where}: {too_deep(name, source)}") from None
+    except ValueError as error:
+        # A number of thousands of digits; the rest of the text is about Python.
+        reason = str(error).partition(";")[0]
+        raise FlagError(
+            f"{where}: the JSON of {name} ({source}) cannot be read: {reason[:1].lower()}{reason[1:]}"
+        ) from error
     if twice:
         raise FlagError(
             f"{where}: the JSON of {name} ({source}) has the key {twice[0]!r} twice", remedy="leave one out"

@@ -93,7 +93,7 @@ def _add_leaf(flags: list[Flag], name: str, values: tuple[str, ...], source: Sou
 def _leaf_value(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

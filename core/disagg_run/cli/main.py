@@ -106,6 +106,10 @@ def root(ctx: click.Context, /, **given: Any) -> int:
     return launch(given)
 
 
+#: Characters of an error that are shown.
+_LONGEST = 3000
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -125,7 +129,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    print(f"disagg-run: error: {one_line(message)}", file=sys.stderr)
+    line = one_line(message)
+    if len(line) > _LONGEST:
+        # A value of thousands of characters would hide what is wrong with it, and the remedy behind it.
+        line = f"{line[: _LONGEST * 2 // 3]} … {line[-_LONGEST // 3 :]}"
+    print(f"disagg-run: error: {line}", file=sys.stderr)
     return code
 
 
@@ -144,16 +152,30 @@ def _run(words: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
+#: What click calls types, and what it says here.
+_CLICKS_WORDS = {
+    "is not a valid integer range": "is no whole number",
+    "is not a valid integer": "is no whole number",
+    "is not a valid float range": "is no number",
+    "is not a valid float": "is no number",
+}
+
+
 def usage_error(error: click.ClickException, words: Sequence[str]) -> UsageError:
     """A complaint of click in our words: one lower-case sentence, then the remedy."""
     named = f" {words[0]}" if words and words[0] in COMMANDS else ""
     remedy = f"see disagg-run{named} --help"
     if isinstance(error, click.NoSuchOption):
         meant = did_you_mean(error.option_name, error.possibilities or ())
-        if meant:
+        if named == " explain":
+            hint = f"ask for a flag of the engine without its dashes, {error.option_name.lstrip('-')!r}"
+            remedy = f"{meant} {hint}".lstrip()
+        elif meant:
             remedy = meant
-        elif named == " explain":
-            remedy = f"ask for a flag of the engine without its dashes, {error.option_name.lstrip('-')!r}"
         return UsageError(f"unknown option {error.option_name!r}", remedy=remedy)
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return UsageError("a command is missing", remedy=remedy)
     message = one_line(error.format_message()).rstrip(".")
+    for theirs, ours in _CLICKS_WORDS.items():
+        message = message.replace(theirs, ours)
     return UsageError(message[:1].lower() + message[1:], remedy=remedy)

@@ -37,9 +37,11 @@ def read_plan(cls: type[T], text: str | bytes) -> T:
 def _json_object(text: str | bytes) -> dict[str, Any]:
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
+        reason = str(error)
         raise PlanError(
-            f"the plan document is no JSON: {error}", remedy="give a file made by plan --format json"
+            f"the plan document is no JSON: {reason[:1].lower()}{reason[1:]}",
+            remedy="give a file made by plan --format json",
         ) from None
     if not isinstance(data, dict):
         raise PlanError("the plan document is no JSON object", remedy="give a file made by plan --format json")
