@@ -7,6 +7,7 @@ from typing import Any
 
 from disagg_run import LaunchPlan, LaunchSpec, Node, NodeFacts, PlannedProcess, build_host, plan
 from disagg_run.spec.reading import read_spec
+from tests.plan_values import source as source
 
 HOST = build_host()
 CONTRACT = {
@@ -54,15 +55,3 @@ def value(process: PlannedProcess, flag: str) -> str:
     """The one value of a flag that stands once."""
     (found,) = values(process, flag)
     return found
-
-
-def source(launch: LaunchPlan, process: str, key: str) -> str:
-    """Who set a value of a process: ``argv/--tp-size``, ``env/NAME``."""
-    assert launch.sources is not None
-    for rank in launch.ranks:
-        for number, group in enumerate(rank.groups):
-            for index, each in enumerate(group.processes):
-                if each.name == process:
-                    place = f"/ranks/{rank.rank}/groups/{number}/processes/{index}/{key}"
-                    return str(launch.sources.values[place][0][0])
-    raise AssertionError(process)

@@ -17,6 +17,8 @@ from disagg_run import (
     plan,
 )
 from disagg_run.spec.reading import read_spec
+from tests.plan_values import source as source
+from tests.plan_values import value as value
 
 HOST = build_host()
 KIMI = "Kimi-K2.5-MXFP4"
@@ -49,28 +51,10 @@ def contract(facts: Mapping[int, NodeFacts] | None = None, **environ: str) -> La
     return plan(asked, facts, host=HOST)
 
 
-def value(process: PlannedProcess, flag: str) -> str:
-    """The one value of a flag that stands once."""
-    assert process.argv.count(flag) == 1, process.argv
-    return process.argv[process.argv.index(flag) + 1]
-
-
 def transfer(process: PlannedProcess) -> dict[str, Any]:
     """The connector's JSON, its extra config beside its other keys."""
     config: dict[str, Any] = json.loads(value(process, "--kv-transfer-config"))
     return {**config, **config.pop("kv_connector_extra_config", {})}
-
-
-def source(launch: LaunchPlan, process: str, key: str) -> str:
-    """Who set a value of a process: ``argv/--port``, ``env/NAME``."""
-    assert launch.sources is not None
-    for rank in launch.ranks:
-        for number, group in enumerate(rank.groups):
-            for index, each in enumerate(group.processes):
-                if each.name == process:
-                    place = f"/ranks/{rank.rank}/groups/{number}/processes/{index}/{key}"
-                    return str(launch.sources.values[place][0][0])
-    raise AssertionError(process)
 
 
 def warnings(launch: LaunchPlan) -> list[str]:
