@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from disagg_run import ArgText, FlagError, NodeFacts, RoleSpec, SpecError
+from disagg_run import ArgText, BenchSpec, FlagError, NodeFacts, RoleSpec, SpecError
 from disagg_run.catalogue import Catalogue, load_catalogue
 from disagg_sglang import versions
 from tests.sglang_plans import planned, value, values
 
-DEP = {"dp_attention": True, "expert_parallel": True}
+DEP: dict[str, Any] = {"dp_attention": True, "expert_parallel": True}
 CATALOGUES: dict[str, Catalogue] = {
     ref.version: load_catalogue(ref) for ref in versions.CATALOGUES if ref.program == "server"
 }
@@ -20,7 +20,7 @@ BETWEEN = ("0.5.10", "0.5.13.post1", "0.5.15.post1", "0.5.22", "0.6.0")
 
 def everything(model: str, version: str, mode: dict[str, Any]) -> Any:
     """A plan with all that the plugin can say: HiCache on a store, metrics, speculation, a worker over two nodes."""
-    speculates = {} if model.startswith(("GLM", "Qwen")) else {"mtp": 1}
+    speculates: dict[str, Any] = {} if model.startswith(("GLM", "Qwen")) else {"mtp": 1}
     return planned(
         model,
         nodes=3,
@@ -137,3 +137,20 @@ def test_B38_a_gone_flag_of_the_user_is_refused_with_its_successor(record: Any) 
     with pytest.raises(FlagError, match=f"'{record.name}'.* is gone since {record.since}") as refusal:
         planned(engine_version=versions.NEWEST, decode=RoleSpec(args=[args]))
     assert record.successor in str(refusal.value)
+
+
+@pytest.mark.parametrize("version", ["0.5.9", "0.5.12", "0.5.14", "0.5.23"])
+def test_decode_is_told_its_further_slots_where_the_release_reads_them(version: str) -> None:
+    launch = planned(engine_version=version, decode=RoleSpec(**DEP))
+    decode, variable, flag = launch.process("decode-0"), "SGLANG_DISAGGREGATION_NUM_PRE_ALLOCATE_REQS", "extra-slots"
+    assert (decode.env.get(variable) == "32") is (version == "0.5.12")
+    told = [word for word in decode.argv if flag in word]
+    assert told == (["--disaggregation-decode-extra-slots"] if version in ("0.5.14", "0.5.23") else [])
+    assert not [word for word in launch.process("prefill-0").argv if flag in word]
+
+
+def test_a_small_batch_has_the_slots_that_the_engine_gives_it_by_itself() -> None:
+    for load, told in ((256, False), (512, True)):
+        decode = planned(decode=RoleSpec(**DEP), bench=BenchSpec(concurrency=[load])).process("decode-0")
+        assert value(decode, "--max-running-requests") == str(load)
+        assert ("--disaggregation-decode-extra-slots" in decode.argv) is told

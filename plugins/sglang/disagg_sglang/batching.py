@@ -42,6 +42,8 @@ def _running(ctx: ProcessContext) -> Iterator[Flag]:
     number, source = running_requests(ctx)
     if number is not None:
         yield flag("--max-running-requests", number, source=source)
+    if ctx.process.role == "decode":
+        yield from versions.decode_slots(ctx.engine_version, number and number // dp_ranks(ctx.role_spec))
 
 
 def running_requests(ctx: ProcessContext) -> tuple[int | None, Source]:

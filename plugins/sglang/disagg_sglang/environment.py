@@ -8,7 +8,7 @@ from disagg_run.context import ProcessContext
 from disagg_run.gpus import known_vendor, visible_gpus
 from disagg_run.records import EnvSetting
 from disagg_run.sources import Layer, Source
-from disagg_sglang import dispatch, models, speculation
+from disagg_sglang import dispatch, models, speculation, versions
 
 #: In every public recipe. Timeouts are in seconds.
 ALWAYS = {
@@ -19,14 +19,12 @@ ALWAYS = {
     "NCCL_BLOCKING_WAIT": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
     "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "3600",
-    "SGLANG_DISAGGREGATION_NUM_PRE_ALLOCATE_REQS": "32",
     "SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "3600",
     "SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "0",
     "SGLANG_ENABLE_SPEC_V2": "1",
     "SGLANG_HEALTH_CHECK_TIMEOUT": "600",
     "SGLANG_LOG_MS": "true",
     "SGLANG_MORI_DISPATCH_DTYPE": "auto",
-    "SGLANG_ROUTER_STDOUT_LOGS": "0",
     "SGLANG_USE_AITER": "1",
     "TORCH_NCCL_BLOCKING_WAIT": "1",
 }
@@ -42,6 +40,8 @@ def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
     yield EnvSetting("PYTHONPATH", ctx.setting("aiter_dir", AITER_DIR), op="prepend", source=ctx.set_by("aiter_dir"))
     for name, value in models.body(ctx).env.items():
         yield EnvSetting(name, value, source=ctx.table_source(f"env.{name}"))
+    for name, value in versions.decode_slots_variable(ctx.engine_version).items():
+        yield EnvSetting(name, value)
     yield from dispatch.rank_settings(ctx)
     yield from _network(ctx)
     if ctx.process.kind == "router":

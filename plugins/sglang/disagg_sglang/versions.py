@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 
 from packaging.version import Version
@@ -112,6 +113,27 @@ def dp_attention(version: str, size: int) -> tuple[Flag, ...]:
     if at_least(version, "0.5.23"):
         return (flag("--attn-dp-size", size),)
     return flag("--dp-size", size), flag("--enable-dp-attention")
+
+
+#: In every public recipe: decode's requests beyond the running ones that may already receive KV.
+_DECODE_SLOTS = 32
+
+
+def decode_slots_variable(version: str) -> Mapping[str, str]:
+    """Decode's further slots as 0.5.12 reads them; nothing before does, and from 0.5.14 they are a flag."""
+    if at_least(version, "0.5.12") and not at_least(version, "0.5.14"):
+        return {"SGLANG_DISAGGREGATION_NUM_PRE_ALLOCATE_REQS": str(_DECODE_SLOTS)}
+    return {}
+
+
+def decode_slots(version: str, running: int | None) -> tuple[Flag, ...]:
+    """The same as a flag, for a DP rank that runs ``running`` requests; None = as many as fit.
+
+    Up to 32 the engine has twice as many slots by itself, and 0.5.12 ignored the variable then.
+    """
+    if not at_least(version, "0.5.14") or (running is not None and running <= _DECODE_SLOTS):
+        return ()
+    return (flag("--disaggregation-decode-extra-slots", _DECODE_SLOTS),)
 
 
 def catalogue_version(version: str) -> str:
