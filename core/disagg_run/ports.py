@@ -20,6 +20,7 @@ from types import MappingProxyType
 import attrs
 
 from disagg_run.errors import PortError
+from disagg_run.plain_text import listed
 from disagg_run.port_units import LAST_PORT, Member, PortRequest, Unit, asked_by, check_apart, port_run, port_units
 from disagg_run.spec.model import as_tuple, frozen_map
 
@@ -217,7 +218,7 @@ def _ephemeral_warnings(units: Iterable[Unit], nodes: Mapping[int, _NodePorts]) 
                 found.setdefault((member.listener.name, first, last, span), []).append(member.request.process)
     for (listener, first, last, (low, high)), processes in found.items():
         yield (
-            f"port {port_run(first, last)} ({listener} of {_some(processes)}) lies in the kernel's ephemeral range"
+            f"port {port_run(first, last)} ({listener} of {listed(processes, 1)}) lies in the kernel's ephemeral range"
             f" {low}-{high}, so an outgoing connection may take it before it is opened: choose one outside, or reserve"
             " it (net.ipv4.ip_local_reserved_ports)"
         )
@@ -231,7 +232,7 @@ def _busy_warnings(met: Iterable[tuple[Unit, Member]]) -> Iterator[str]:
             f"{member.request.process} (now {member.at(unit.base)[0]})"
         )
     for (listener, first, rank), processes in found.items():
-        yield f"something already listens near port {first} on rank {rank}: moved {listener} of {_some(processes)}"
+        yield f"something already listens near port {first} on rank {rank}: moved {listener} of {listed(processes, 1)}"
 
 
 def _allocation(requests: Sequence[PortRequest], units: Iterable[Unit], warnings: Iterable[str]) -> Allocation:
@@ -261,7 +262,3 @@ def _allocation(requests: Sequence[PortRequest], units: Iterable[Unit], warnings
         ports[request.process] = MappingProxyType(here)
     table.sort(key=lambda row: row.rank)
     return Allocation(ports=ports, table=tuple(table), warnings=tuple(warnings))
-
-
-def _some(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

@@ -8,6 +8,7 @@ from disagg_run.context import ProcessContext
 from disagg_run.errors import SpecError
 from disagg_run.host import Selection
 from disagg_run.near_miss import did_you_mean
+from disagg_run.plain_text import listed
 from disagg_run.spec.model import ROLES, LaunchSpec
 
 
@@ -40,9 +41,5 @@ def check_targets(spec: LaunchSpec, names: Iterable[str]) -> None:
         source = next((str(spec.sources[key]) for key in sorted(spec.sources) if key.startswith(path)), "the spec")
         raise SpecError(
             f"{source} is for {target!r}, but the plan has no such process",
-            remedy=f"{did_you_mean(target, sorted(names))} it has {_some(sorted(names))}".lstrip(),
+            remedy=f"{did_you_mean(target, sorted(names))} it has {listed(sorted(names))}".lstrip(),
         )
-
-
-def _some(names: list[str], most: int = 12) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from disagg_run.plain_text import columns, printable
+from disagg_run.plain_text import columns, listed, printable
 from disagg_run.planning.document import Group, LaunchPlan, PlannedProcess, RankPlan, Remark
 
 #: Columns after which a command is cut short; ``--format json`` or ``shell`` has the whole of it.
@@ -79,11 +79,7 @@ def _waits(process: PlannedProcess) -> str:
     stages: dict[str, list[str]] = {}
     for edge in process.after:
         stages.setdefault(edge.until, []).append(edge.process)
-    shown = []
-    for until, names in stages.items():
-        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-        shown.append(f"{', '.join(names[:8])}{more} {until}")
-    return printable("; ".join(shown))
+    return printable("; ".join(f"{listed(names, 8)} {until}" for until, names in stages.items()))
 
 
 def _environment(process: PlannedProcess) -> str:

@@ -14,6 +14,7 @@ import attrs
 from disagg_run.errors import SpecError
 from disagg_run.input_files import read_text
 from disagg_run.near_miss import did_you_mean
+from disagg_run.plain_text import listed
 from disagg_run.spec.masterconfig_entry import SCENARIO, Entry, read_entry
 from disagg_run.spec.masterconfig_node import ConfigNode
 from disagg_run.yamlfile import YamlDocument, read_yaml
@@ -60,7 +61,7 @@ class MasterConfig:
             known = [line.name for line in self.lines()]
             raise SpecError(
                 f"{self._top.document.name} has no entry {name!r}",
-                remedy=f"{did_you_mean(name, known)} {_some(known) or 'it has none'}".lstrip(),
+                remedy=f"{did_you_mean(name, known)} {listed(known, 20) or 'it has none'}".lstrip(),
             )
         return read_entry(name, self._top.below(name))
 
@@ -70,7 +71,7 @@ class MasterConfig:
         if name is None and len(known) != 1:
             raise SpecError(
                 f"{self._top.document.name} has {len(known)} disaggregated entries",
-                remedy=f"choose one with --entry: {_some(known)}" if known else "give another file",
+                remedy=f"choose one with --entry: {listed(known, 20)}" if known else "give another file",
             )
         return self.entry(known[0] if name is None else name)
 
@@ -78,10 +79,6 @@ class MasterConfig:
 def read_master_config(path: Path) -> MasterConfig:
     """Read the master-config file at ``path``; SpecError where it cannot be read or is no YAML mapping."""
     return MasterConfig(read_yaml(read_text(path, "master config"), path.name))
-
-
-def _some(names: list[str], most: int = 20) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _spaces(entry: Mapping[str, object]) -> Iterator[list[object]]:
