@@ -85,8 +85,8 @@ def nic_checks(devices: Iterable[str], *, required: bool = True) -> Iterator[Pre
 def forced_gid(nics: Sequence[Nic]) -> tuple[int, str] | None:
     """The GID index to force on devices where the automatic choice would take a link-local one, and why.
 
-    Where a port has an IPv4 GID the libraries find it; on ports with none they stop at index 0, which is link-local
-    (ROCm/ATOM#1748). None = leave the choice to them.
+    Where a port has an IPv4 GID the transfer libraries find it; on ports with none they stop at index 0, which is
+    link-local. None = leave the choice to them.
     """
     if not nics or any(not nic.gids or nic.has_ipv4_gid for nic in nics):
         return None

@@ -44,7 +44,7 @@ class Source:
     """Who set a value.
 
     ``str(source)`` is what messages and ``explain`` show, for example
-    ``model table models.yaml:41 (plugin atom-disagg)`` or ``run file dsv4.yaml:7``.
+    ``model table models.yaml:41 (plugin toy-disagg)`` or ``run file dsv4.yaml:7``.
     """
 
     #: The layer, which also says which other sources this one replaces.

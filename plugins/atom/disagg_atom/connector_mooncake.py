@@ -26,7 +26,8 @@ HANDSHAKE_PORT = 6301
 #: Where the engine's image has the transfer engine's libraries; another Python in the image moves them.
 LIBRARIES = "/opt/venv/lib/python3.10/site-packages/mooncake"
 
-#: Under these names Mooncake, RCCL and UCX each read the GID index.
+#: Under these names Mooncake, RCCL and UCX each read the GID index; left alone, they take a link-local one on ports
+#: without an IPv4 GID (ROCm/ATOM#1748).
 GID_VARIABLES = ("MC_GID_INDEX", "NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX")
 
 
