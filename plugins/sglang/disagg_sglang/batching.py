@@ -49,7 +49,7 @@ def _running(ctx: ProcessContext) -> Iterator[Flag]:
 def running_requests(ctx: ProcessContext) -> tuple[int | None, Source]:
     """Requests that one worker runs at once, and why; the engine divides them over its DP ranks.
 
-    A load below the number of DP ranks would leave a rank none, which the engine refuses: then it is one each (R9).
+    A load below the number of DP ranks would leave a rank none, which the engine refuses: then it is one each.
     """
     mode, path = models.mode(ctx)
     ranks, load = dp_ranks(ctx.role_spec), ctx.spec.bench.concurrency
@@ -109,7 +109,7 @@ def _graphs(ctx: ProcessContext) -> Iterator[Flag]:
 
 
 def _context(ctx: ProcessContext) -> Iterator[Flag]:
-    """The longest request, the same for both roles: decode would wait for what prefill refuses (B29)."""
+    """The longest request, the same for both roles: decode would wait for what prefill refuses."""
     block = models.agentic(ctx)
     if block is not None:
         yield flag("--context-length", block.context_length, source=ctx.table_source("agentic.context_length"))

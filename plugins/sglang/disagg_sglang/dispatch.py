@@ -29,7 +29,7 @@ def dispatch_tokens(ctx: RankContext, role: Role) -> tuple[int, Source]:
     """Tokens of one rank that a dispatch must hold (SGLANG_MORI_NUM_MAX_DISPATCH_TOKENS_PER_RANK), and why.
 
     The table's number; but decode with experts sends a token, and each draft token, for every request of a rank. Under
-    DP attention those are highest concurrency / DP ranks, rounded up and at least 1 (R9); else the table says how many.
+    DP attention those are highest concurrency / DP ranks, rounded up and at least 1; else the table says how many.
     """
     table = models.body(ctx).dispatch
     stated, place = table.tokens[role], ctx.table_source(f"dispatch.tokens.{role}")
@@ -51,7 +51,7 @@ def dispatch_tokens(ctx: RankContext, role: Role) -> tuple[int, Source]:
 
 
 def switch_threshold(ctx: RankContext) -> tuple[int, Source]:
-    """Tokens up to which a buffer goes between nodes by the low-latency kernel: the table's, else twice decode's (R10).
+    """Tokens up to which a buffer goes between nodes by the low-latency kernel: the table's, else twice decode's.
 
     The engine compares its buffer with it (0.5.12, moriep.py), so that decode's is below and prefill's above.
     """
@@ -70,7 +70,7 @@ def _computed(ctx: RankContext, why: str) -> Source:
 def shmem_heap_gib(expert_count: int, tokens: int) -> int | None:
     """GiB of MoRI's shared heap for ``expert_count`` expert ranks with buffers of ``tokens`` each; None = the default.
 
-    Buffers for every peer lie in it, so it grows with both (B63).
+    Buffers for every peer lie in it, so it grows with both (ROCm/MAD#168).
     """
     times = max(1, -(-expert_count // HEAP_EP)) * max(1, -(-tokens // HEAP_DISPATCH_TOKENS))
     return HEAP_GIB * times if times > 1 else None

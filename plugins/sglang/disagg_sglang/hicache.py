@@ -56,7 +56,7 @@ def server_flags(ctx: ProcessContext) -> Iterator[Flag]:
 
 
 def _page_size(ctx: ProcessContext) -> Iterator[Flag]:
-    """One page size: the user's, else the model's, else with HiCache 1 (R8)."""
+    """One page size: the user's, else the model's, else with HiCache 1; the parser would take the last of two."""
     own, asked = models.body(ctx).page_size, _page_size_setting(ctx)
     if own is not None:
         yield flag("--page-size", own, source=ctx.table_source("page_size"))

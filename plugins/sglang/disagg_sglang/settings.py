@@ -1,4 +1,4 @@
-"""What users may set beside flags: settings with their contract variables (FACTS section 1).
+"""What users may set beside flags: settings with their contract variables.
 
 Job scripts export some of these variables whatever the user wants; exactly those texts count as not set.
 """

@@ -63,7 +63,7 @@ class Settings:
         return {"nnodes": self.nnodes, "tp": self.tp, "dp": self.dp, "model": self.args.model_path}
 
     def shared(self) -> dict[str, Any]:
-        """What prefill and decode must agree on, as far as this version compares it (FACTS section 4)."""
+        """What prefill and decode must agree on, as far as this version compares it when the first request comes."""
         found: dict[str, Any] = {"page_size": self.args.page_size or 1}
         if self.version >= (0, 5, 12):
             found["kv_cache_dtype"] = self.args.kv_cache_dtype or "auto"

@@ -14,7 +14,7 @@ from disagg_sglang import models
 
 
 def flags(ctx: ProcessContext) -> Iterator[Flag]:
-    """The algorithm and its counts; never counts without an algorithm (R7)."""
+    """The algorithm and its counts; never counts without an algorithm."""
     steps, source = speculative_tokens(ctx, ctx.process.role or "prefill")
     if not steps:
         return

@@ -96,7 +96,7 @@ def at_least(version: str, bound: str) -> bool:
 
 @functools.cache
 def graph_sizes(version: str, count: int) -> Flag:
-    """Decode batch sizes 1 to ``count`` to capture graphs for; before 0.5.14 the flag did not say ``-decode`` (R5)."""
+    """Decode batch sizes 1 to ``count`` to capture graphs for; before 0.5.14 the flag did not say ``-decode``."""
     name = "--cuda-graph-bs-decode" if at_least(version, "0.5.14") else "--cuda-graph-bs"
     return flag(name, *range(1, count + 1))
 

@@ -27,7 +27,7 @@ REGISTRATIONS = "registrations"
 def listener(ctx: ProcessContext) -> Listener:
     """Where servers register with the router, by ZMQ; a taken port only makes the router warn.
 
-    The router's health says only that one server of each role has come, and nothing but its log says which (B13).
+    The router's health says only that one server of each role has come, and nothing but its log says which.
     """
     timeout = ctx.setting("router_timeout_s", ROUTER_TIMEOUT_S)
     words = {"prefill": "Add Prefill", "decode": "Add Decode"}

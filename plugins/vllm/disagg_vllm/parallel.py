@@ -21,7 +21,7 @@ class Sizes:
 def sizes(role: RoleSpec) -> Sizes:
     """A role's sizes.
 
-    vLLM has no flag for data-parallel attention (R4): attention is data parallel where each GPU is a rank of its own,
+    vLLM has no flag for data-parallel attention: attention is data parallel where each GPU is a rank of its own,
     and the experts are spread over all of them by expert parallelism.
     """
     if role.dp_attention:

@@ -1,4 +1,4 @@
-"""What users may set beside flags: settings with their contract variables (FACTS section 1)."""
+"""What users may set beside flags: settings with their contract variables."""
 
 from __future__ import annotations
 

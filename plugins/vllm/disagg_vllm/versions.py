@@ -42,7 +42,7 @@ GONE = (
     GoneFlag(name="--max-long-partial-prefills", since="0.27.1"),
     GoneFlag(name="--calculate-kv-scales", since="0.28.0"),
     GoneFlag(name="--override-attention-dtype", since="0.28.0"),
-    # Never was a flag of vLLM, but public launchers gave it (R4).
+    # Never was a flag of vLLM, but public launchers gave it.
     GoneFlag(name="--enable-dp-attention", since="0", successor="--data-parallel-size (--dp-attention of disagg-run)"),
 )
 
