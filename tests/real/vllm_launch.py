@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -189,15 +189,3 @@ def single_server(made: LaunchPlan, installed: Installed, log: Path) -> Iterator
             if server.poll() is None:
                 os.killpg(server.pid, signal.SIGKILL)
                 server.wait()
-
-
-def without_exec(made: LaunchPlan) -> Mapping[str, Any]:
-    """A plan as data, less what simulation alone says: what is really started, and that it is a simulation."""
-    data: dict[str, Any] = json.loads(made.to_json())
-    for key in ("digest", "simulated"):
-        data.pop(key)
-    for rank in data["ranks"]:
-        for group in rank["groups"]:
-            for each in group["processes"]:
-                each.pop("exec", None)
-    return data
