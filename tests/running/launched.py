@@ -133,12 +133,22 @@ class Launched:
         return found
 
     def ports(self) -> list[str]:
-        """What listens on the launch's addresses."""
+        """What listens on the launch's addresses; on 127.0.0.1, which others use too, on the plan's ports."""
         own = {rank.node.address for rank in self.plan.ranks}
+        planned = {
+            port + index
+            for rank in self.plan.ranks
+            for process in rank.processes()
+            for name, port in process.ports.items()
+            for index in range(process.port_counts.get(name, 1))
+        }
         return [
             str(each.laddr)
             for each in psutil.net_connections("tcp")
-            if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.ip in own
+            if each.status == psutil.CONN_LISTEN
+            and each.laddr
+            and each.laddr.ip in own
+            and (each.laddr.ip != "127.0.0.1" or each.laddr.port in planned)
         ]
 
     def stop(self) -> None:
