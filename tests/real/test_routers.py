@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from disagg_run import LaunchSpec, Node, build_host, plan
 from disagg_run.simulation import text
 
 pytestmark = pytest.mark.real
@@ -136,6 +138,44 @@ def transfers(launch: Launch, number: int, port: int) -> int:
     counts = dict(line.split() for line in metrics.splitlines())
     assert "standin_local_prefills_total" not in counts
     return int(counts["standin_kv_transfers_total"])
+
+
+# --- nodes of IPv6 -----------------------------------------------------------------------------------------------
+
+#: Of each router, what starts it with nobody to wait for long.
+ALONE = {
+    "sglang-disagg": (
+        ("python", "-m", "sglang_router.launch_router", "--pd-disaggregation"),
+        ("--prefill", "http://[::1]:9", "--decode", "http://[::1]:9", "--worker-startup-timeout-secs", "1"),
+    ),
+    "vllm-disagg": (
+        ("vllm-router", "--vllm-pd-disaggregation"),
+        ("--kv-connector", "moriio", "--vllm-discovery-address", "127.0.0.1:0"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("engine", "model"), [("sglang-disagg", "DeepSeek-R1-0528"), ("vllm-disagg", "gpt-oss-120b")])
+def test_a_router_takes_the_host_that_a_plan_of_ipv6_nodes_gives_it(
+    engine: str, model: str, launch: Launch, routers: Path
+) -> None:
+    nodes = [Node(address=f"fd00::{number}") for number in (1, 2)]
+    planned = plan(LaunchSpec(engine=engine, model=model, nodes=nodes), host=build_host()).process("router").argv
+    ports = []
+    for _ in range(2):
+        with socket.create_server(("::1", 0), family=socket.AF_INET6) as free:
+            ports.append(str(free.getsockname()[1]))
+    program, alone = ALONE[engine]
+    argv = [str(routers / program[0]), *program[1:], *alone, "--host", planned[planned.index("--host") + 1]]
+    launch.start(1, [*argv, "--port", ports[0], "--prometheus-port", ports[1]])
+
+    def answers() -> bool:
+        try:
+            return bool(httpx.get(f"http://[::1]:{ports[0]}/health", timeout=5, trust_env=False).status_code)
+        except httpx.TransportError:
+            return False
+
+    launch.wait(answers, "an answer by IPv6")
 
 
 # --- SGLang ------------------------------------------------------------------------------------------------------
