@@ -252,6 +252,8 @@ entry()
 def test_an_empty_path_of_the_run_is_refused() -> None:
     asked = [*ASKED[1:], "--simulate"]
     assert refused(*asked, "--run-dir", "", code=2) == "--run-dir names no file: leave it out, or give its path"
+    said = "--recipe names no file: leave it out, or give the path of a YAML file"
+    assert refused(*asked, "--recipe", "", code=2) == said
     assert refused(*asked, "--token-file", " ", code=2) == "--token-file names no file: leave it out, or give its path"
 
 

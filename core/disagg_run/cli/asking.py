@@ -104,6 +104,8 @@ def read_asked(given: Mapping[str, Any], host: Host, *, point: Point | None = No
         point = read_point(given)
     typed = {option.dotted: given[_keyword(option)] for option in OPTIONS}
     recipe = given["recipe"]
+    if recipe is not None and not recipe.strip():
+        raise UsageError("--recipe names no file", remedy="leave it out, or give the path of a YAML file")
     return read_spec(
         options={name: value for name, value in typed.items() if value not in (None, ())},
         recipe=None if recipe is None else Path(recipe),
