@@ -443,6 +443,13 @@ def test_b23_the_gid_is_routable_on_every_device(nics: list[Nic], index: str) ->
     assert launch.process("prefill-0").env["UCX_IB_GID_INDEX"] == index
 
 
+def test_nixl_may_use_the_rdma_device_that_it_is_given() -> None:
+    facts = {1: NodeFacts(nics=[nic("rdma0")])}
+    env = planned(facts=facts, connector="vllm-nixl").process("decode-0").env
+    assert env["UCX_NET_DEVICES"] == "rdma0:1"
+    assert "rc" in env["UCX_TLS"].split(",")
+
+
 def test_the_connectors_say_nothing_of_each_other() -> None:
     assert connector_moriio.NAME != connector_nixl.NAME
     nixl = planned(connector="vllm-nixl").process("decode-0")

@@ -179,7 +179,7 @@ def tuning(ctx: ProcessContext) -> Iterator[tuple[str, Any, Source]]:
 
 def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
     """The variables of a server."""
-    yield from ucx.environment(ctx, NAME)
+    yield from ucx.environment(ctx, NAME, transports=ucx.PUBLIC_TLS)
     yield EnvSetting("VLLM_NIXL_SIDE_CHANNEL_PORT", str(ucx.SIDE_CHANNEL_PORT))
     # The router writes both peers' addresses into the request id.
     yield EnvSetting("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION", "1")

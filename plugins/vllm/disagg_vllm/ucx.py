@@ -16,7 +16,7 @@ from disagg_vllm.devices import is_amd
 
 SIDE_CHANNEL_PORT = 5600
 
-#: Values of the public recipes; KV between nodes goes by rc over the device that UCX_NET_DEVICES names.
+#: Values of the public recipes.
 UCX = {
     "RIXL_HOME": "/usr/local/rixl",
     "UCX_HOME": "/usr/local/ucx",
@@ -26,16 +26,19 @@ UCX = {
     "UCX_RNDV_THRESH": "4k",
     "UCX_ROCM_IPC_MIN_ZCOPY": "0",
     "UCX_SOCKADDR_TLS_PRIORITY": "tcp",
-    "UCX_TLS": "tcp,self,shm,rocm_ipc,rocm_copy,cma",
 }
+#: Transports of the public recipes, which do not move KV by UCX.
+PUBLIC_TLS = "tcp,self,shm,rocm_ipc,rocm_copy,cma"
+#: UCX takes those of the list alone, and of them what UCX_NET_DEVICES has: without rc an RDMA device carries nothing.
+RDMA_TLS = f"rc,{PUBLIC_TLS}"
 
 #: In the order in which they are searched.
 PATH = ("/usr/local/ucx/bin", "/usr/local/bin/etcd", "/root/.cargo/bin")
 LIBRARIES = ("/usr/local/ucx/lib", "/usr/local/rixl/lib", "/usr/local/rixl/lib/x86_64-linux-gnu")
 
 
-def environment(ctx: ProcessContext, plugin: str) -> Iterator[EnvSetting]:
-    """The variables of a server; ``plugin`` is the connector that sets them."""
+def environment(ctx: ProcessContext, plugin: str, *, transports: str = RDMA_TLS) -> Iterator[EnvSetting]:
+    """The variables of a server; ``plugin`` is the connector that sets them, with UCX's ``transports``."""
 
     def own(why: str) -> Source:
         return Source(layer=Layer.CONNECTOR, plugin=plugin, why=why)
@@ -44,7 +47,7 @@ def environment(ctx: ProcessContext, plugin: str) -> Iterator[EnvSetting]:
     yield EnvSetting("VLLM_NIXL_SIDE_CHANNEL_HOST", address, source=own(why))
     if not is_amd(ctx):
         return
-    for name, value in UCX.items():
+    for name, value in {**UCX, "UCX_TLS": transports}.items():
         yield EnvSetting(name, value)
     for name, directories in (("PATH", PATH), ("LD_LIBRARY_PATH", LIBRARIES)):
         # The last one that is prepended stands first.
