@@ -128,6 +128,14 @@ def test_a_simulation_without_stand_ins_says_that_real_programs_are_started() ->
     assert not plan(spec(), host=HOST).warnings
 
 
+def test_options_of_stand_ins_without_a_simulation_are_refused_where_they_are_typed() -> None:
+    options = {"simulation": {"decode": ("--load-s", "1")}}
+    with pytest.raises(SpecError, match=r"command line --option is for stand-ins, but this is no simulation"):
+        plan(spec(**options, sources={"simulation.decode": TYPED}), host=HOST)
+    kept = Source(layer=Layer.RUN_FILE, where="r.yaml:7")
+    assert plan(spec(**options, sources={"simulation.decode": kept}), host=HOST).ranks
+
+
 def test_a_waiver_that_is_a_slip_is_refused_with_its_place() -> None:
     with pytest.raises(SpecError, match=r"waived as 'block-sise' \(command line --option\): did you mean 'block-size'"):
         plan(spec(waive=("block-sise",), sources={"waive.block-sise": TYPED}), host=HOST)

@@ -9,6 +9,7 @@ from disagg_run.errors import SpecError
 from disagg_run.host import Selection
 from disagg_run.near_miss import did_you_mean
 from disagg_run.plain_text import listed
+from disagg_run.sources import Layer
 from disagg_run.spec.model import ROLES, LaunchSpec
 
 
@@ -34,6 +35,12 @@ def stand_in_exec(
 def check_targets(spec: LaunchSpec, names: Iterable[str]) -> None:
     """Refuse what is asked of a process that the plan does not have: a slip would otherwise do nothing, in silence."""
     names = set(names)
+    if not spec.simulate:
+        for target in sorted(spec.simulation):
+            typed = spec.source(f"simulation.{target}")
+            # A run file may keep its stand-ins' options for the next simulation.
+            if typed.layer is Layer.COMMAND_LINE:
+                raise SpecError(f"{typed} is for stand-ins, but this is no simulation", remedy="add --simulate")
     asked = [(target, f"processes.{target}") for target in spec.processes if target not in names]
     targets = {*names, *ROLES, "all"}
     asked += [(target, f"simulation.{target}") for target in spec.simulation if target not in targets]
