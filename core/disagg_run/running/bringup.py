@@ -53,8 +53,9 @@ class BringUp:
         except (GateTimeout, PreflightError) as error:
             agent.blame(error, process.name)
             return
-        self._reach(running, "ready")
+        # Written before others are told, so that the events of two ranks stand in the order of cause and effect.
         agent.log.info("process.ready", process=process.name, after_s=round(time.monotonic() - running.started, 3))
+        self._reach(running, "ready")
         repeated = probes_to_repeat(process)
         if repeated:
             agent.spawn(self._watch(running, repeated))
