@@ -16,6 +16,7 @@ from disagg_run import (
     PortError,
     ProcessSpec,
     RoleSpec,
+    SpecError,
     build_host,
     plan,
 )
@@ -90,7 +91,25 @@ def test_a_port_set_by_hand_beside_the_plan_s_is_refused(engine: str, name: str)
 )
 def test_workers_of_one_node_see_their_own_gpus(engine: str, vendor: Any, shown: str) -> None:
     role, facts = RoleSpec(tp=4), NodeFacts(gpu_vendor=vendor)
-    launch = planned(engine, facts=facts, prefill=role, decode=role, pack=True, waive=["ib-devices"])
+    waive = ["ib-devices", "gpu-vendor"]
+    launch = planned(engine, facts=facts, prefill=role, decode=role, pack=True, waive=waive)
     for name, gpus in (("prefill-0", "0,1,2,3"), ("decode-0", "4,5,6,7")):
         env = launch.process(name).env
         assert {key: env[key] for key in env if key.endswith("_VISIBLE_DEVICES")} == {f"{shown}_VISIBLE_DEVICES": gpus}
+
+
+@pytest.mark.parametrize(
+    ("engine", "what", "instead"),
+    [
+        ("atom-disagg", "ATOM", "use another engine"),
+        ("sglang-disagg", "sglang-mori", "use --connector sglang-mooncake"),
+        ("vllm-disagg", "vllm-moriio", "use --connector vllm-nixl"),
+    ],
+)
+def test_what_is_for_amd_gpus_is_refused_on_a_node_that_is_known_to_have_others(
+    engine: str, what: str, instead: str
+) -> None:
+    facts = NodeFacts(gpu_vendor="nvidia")
+    with pytest.raises(SpecError, match=rf"{what} is for AMD GPUs, but rank 0 .* has NVIDIA GPUs: {instead}"):
+        planned(engine, facts=facts, waive=["ib-devices"])
+    assert planned(engine, facts=facts, simulate=True)

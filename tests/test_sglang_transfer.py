@@ -11,7 +11,7 @@ from disagg_run import ArgText, Nic, NodeFacts, ParityError, PortError, RoleSpec
 from disagg_run.spec.reading import read_spec
 from tests.sglang_plans import CONTRACT, HOST, contract, planned, source, value
 
-DEP = {"dp_attention": True, "expert_parallel": True}
+DEP: dict[str, Any] = {"dp_attention": True, "expert_parallel": True}
 
 
 def nic(name: str, *, gids: Mapping[int, str] | None = None, state: str = "ACTIVE", driver: str = "ionic") -> Nic:
@@ -252,13 +252,30 @@ def test_a_fixed_port_that_is_taken_is_refused() -> None:
         planned(prefill=RoleSpec(workers=2, tp=4), pack=True, settings={"server_port": 8000})
 
 
+def test_on_nvidia_gpus_nothing_of_amd_s_libraries_is_said() -> None:
+    found = facts(nic("mlx5_0", driver="mlx5_core"), gpu_vendor="nvidia")
+    with pytest.raises(SpecError, match=r"sglang-mori is for AMD GPUs, but rank 0 .* has NVIDIA GPUs.*sglang-mooncake"):
+        planned(facts=found)
+    role = RoleSpec(**DEP)
+    launch = planned("DeepSeek-V4-Pro", facts=found, connector="sglang-mooncake", prefill=role, decode=role)
+    assert [remark.message.split(":")[0] for remark in launch.warnings] == [
+        "the values of 'DeepSeek-V4-Pro' are for AMD GPUs"
+    ]
+    for name in ("prefill-0", "decode-0"):
+        process = launch.process(name)
+        assert not {"--attention-backend", "--moe-a2a-backend", "--deepep-mode"} & set(process.argv)
+        assert value(process, "--ep-size") == "8"
+        assert not [key for key in process.env if "AITER" in key or "MORI" in key or "ROCM" in key]
+        assert not process.env_prepend
+
+
 def test_B94_servers_of_one_node_see_their_own_gpus_by_one_variable() -> None:
     worker = RoleSpec(workers=2, tp=4)
     amd = planned(prefill=worker, pack=True).process("prefill-1")
     assert amd.env["HIP_VISIBLE_DEVICES"] == "4,5,6,7"
     assert "CUDA_VISIBLE_DEVICES" in amd.unset
     shared = facts(nic("mlx5_0", driver="mlx5_core"), gpu_vendor="nvidia")
-    nvidia = planned(prefill=worker, pack=True, facts=shared).process("prefill-1")
+    nvidia = planned(prefill=worker, pack=True, facts=shared, connector="sglang-mooncake").process("prefill-1")
     assert nvidia.env["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"
     assert "HIP_VISIBLE_DEVICES" in nvidia.unset
     alone = planned().process("prefill-0")

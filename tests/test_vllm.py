@@ -406,6 +406,10 @@ def test_on_nvidia_gpus_the_other_variable_is_set_and_nothing_of_rocm() -> None:
     assert decode.env["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"
     assert "HIP_VISIBLE_DEVICES" in decode.unset
     assert not {"ROCM_PATH", "HSA_ENABLE_SDMA", "UCX_TLS"} & set(decode.env)
+    assert "--all2all-backend" not in decode.argv
+    m3 = planned("MiniMax-M3-MXFP4", connector="vllm-nixl", facts=facts, decode=RoleSpec(tp=8))
+    assert any("are for AMD GPUs" in message for message in warnings(m3))
+    assert "--moe-backend" not in m3.process("prefill-0").argv
 
 
 def test_a_server_with_a_node_of_its_own_sees_all_of_it() -> None:
@@ -480,7 +484,7 @@ def test_the_time_for_loading_can_be_set() -> None:
 
 def test_a_container_gets_gpus_nics_limits_and_the_nics_own_libraries() -> None:
     facts = {0: NodeFacts(nics=[nic("ionic_0")], gpu_vendor="amd"), 1: NodeFacts(gpu_vendor="nvidia")}
-    launch = planned(facts=facts, image="vllm:x", ib_devices=["ionic_0"])
+    launch = planned(facts=facts, image="vllm:x", ib_devices=["ionic_0"], connector="vllm-nixl")
     first, second = (rank.groups[0].container for rank in launch.ranks)
     assert first is not None
     assert second is not None

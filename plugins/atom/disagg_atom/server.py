@@ -11,6 +11,7 @@ from disagg_atom import models
 from disagg_atom.listeners import HTTP_PORTS
 from disagg_run.context import ProcessContext, any_address
 from disagg_run.errors import SpecError
+from disagg_run.gpus import check_vendor, known_vendor
 from disagg_run.model_files import located, located_by
 from disagg_run.records import Command, Flag, flag
 from disagg_run.roles import speculative_tokens
@@ -26,8 +27,9 @@ CAPTURE_SIZES = (1, 2, 4, *range(8, 257, 8))
 def server_command(ctx: ProcessContext) -> Command:
     """The command of one worker; its flags in the order of the public launcher.
 
-    Raises SpecError for speculation with a model for which no method is known.
+    Raises SpecError for GPUs that are not AMD's, and for speculation with a model for which no method is known.
     """
+    check_vendor(ctx, "ATOM", needed="amd", found=known_vendor(ctx, "amd"), remedy="use another engine")
     flags = (*_place(ctx), *_parallelism(ctx), *_speculation(ctx), *_memory(ctx), *_quantization(ctx), *_graphs(ctx))
     return Command(program=PROGRAM, flags=flags)
 

@@ -8,10 +8,12 @@ import attrs
 
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import Extension, SharedValue
+from disagg_run.gpus import check_vendor
 from disagg_run.hookspecs import hookimpl
 from disagg_run.records import EnvSetting, Flag, Preflight
 from disagg_run.sources import Layer, Source
 from disagg_sglang import models, settings, transfer
+from disagg_sglang.devices import device
 
 NAME = "sglang-mori"
 BACKEND = "mori"
@@ -56,6 +58,7 @@ def disagg_plugin() -> Extension:
 
 @hookimpl
 def disagg_args(ctx: ProcessContext) -> Iterable[Flag]:
+    check_vendor(ctx, NAME, needed="amd", found=device(ctx), remedy="use --connector sglang-mooncake")
     return tuple(transfer.flags(ctx, NAME, BACKEND))
 
 

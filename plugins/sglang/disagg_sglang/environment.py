@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from disagg_run.context import ProcessContext
-from disagg_run.gpus import known_vendor, visible_gpus
+from disagg_run.gpus import visible_gpus
 from disagg_run.records import EnvSetting
 from disagg_run.sources import Layer, Source
 from disagg_sglang import dispatch, models, speculation, versions
+from disagg_sglang.devices import device, is_amd
 
 #: In every public recipe. Timeouts are in seconds.
 ALWAYS = {
-    "AITER_LOG_LEVEL": "ERROR",
-    "MORI_APP_LOG_LEVEL": "WARNING",
-    "MORI_EP_LAUNCH_CONFIG_MODE": "AUTO",
-    "MORI_SHMEM_MODE": "ISOLATION",
     "NCCL_BLOCKING_WAIT": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
     "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "3600",
@@ -24,9 +21,17 @@ ALWAYS = {
     "SGLANG_ENABLE_SPEC_V2": "1",
     "SGLANG_HEALTH_CHECK_TIMEOUT": "600",
     "SGLANG_LOG_MS": "true",
+    "TORCH_NCCL_BLOCKING_WAIT": "1",
+}
+
+#: The same for AMD GPUs.
+ROCM = {
+    "AITER_LOG_LEVEL": "ERROR",
+    "MORI_APP_LOG_LEVEL": "WARNING",
+    "MORI_EP_LAUNCH_CONFIG_MODE": "AUTO",
+    "MORI_SHMEM_MODE": "ISOLATION",
     "SGLANG_MORI_DISPATCH_DTYPE": "auto",
     "SGLANG_USE_AITER": "1",
-    "TORCH_NCCL_BLOCKING_WAIT": "1",
 }
 
 #: Where the public images have AITER.
@@ -37,18 +42,31 @@ def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
     """The variables of a server, or of the router."""
     for name, value in ALWAYS.items():
         yield EnvSetting(name, value)
-    yield EnvSetting("PYTHONPATH", ctx.setting("aiter_dir", AITER_DIR), op="prepend", source=ctx.set_by("aiter_dir"))
-    for name, value in models.body(ctx).env.items():
-        yield EnvSetting(name, value, source=ctx.table_source(f"env.{name}"))
     for name, value in versions.decode_slots_variable(ctx.engine_version).items():
         yield EnvSetting(name, value)
-    yield from dispatch.rank_settings(ctx)
+    if is_amd(ctx):
+        yield from _rocm(ctx)
     yield from _network(ctx)
     if ctx.process.kind == "router":
         yield EnvSetting("NO_COLOR", "1")
     elif ctx.process.role is not None:
-        yield from dispatch.role_settings(ctx, ctx.process.role)
         yield from _server(ctx)
+
+
+def _rocm(ctx: ProcessContext) -> Iterator[EnvSetting]:
+    """What belongs to AMD's libraries, the model table's variables among it."""
+    for name, value in ROCM.items():
+        yield EnvSetting(name, value)
+    yield EnvSetting("PYTHONPATH", ctx.setting("aiter_dir", AITER_DIR), op="prepend", source=ctx.set_by("aiter_dir"))
+    for name, value in models.body(ctx).env.items():
+        yield EnvSetting(name, value, source=ctx.table_source(f"env.{name}"))
+    yield from dispatch.rank_settings(ctx)
+    if ctx.process.role is None:
+        return
+    yield from dispatch.role_settings(ctx, ctx.process.role)
+    mode, path = models.mode(ctx)
+    for name, value in mode.env.items():
+        yield EnvSetting(name, value, source=ctx.table_source(f"{path}.env.{name}"))
 
 
 def _network(ctx: ProcessContext) -> Iterator[EnvSetting]:
@@ -67,9 +85,6 @@ def _server(ctx: ProcessContext) -> Iterator[EnvSetting]:
     # Left to itself the engine asks for the route to 8.8.8.8, and fails where there is none.
     address = Source(layer=Layer.ENGINE, plugin=ctx.engine.name, why="the node's address")
     yield EnvSetting("SGLANG_HOST_IP", ctx.node.address, source=address)
-    mode, path = models.mode(ctx)
-    for name, value in mode.env.items():
-        yield EnvSetting(name, value, source=ctx.table_source(f"{path}.env.{name}"))
     if ctx.process.role == "decode":
         yield from speculation.pretended_acceptance(ctx)
-    yield from visible_gpus(ctx, known_vendor(ctx, "amd"))
+    yield from visible_gpus(ctx, device(ctx))

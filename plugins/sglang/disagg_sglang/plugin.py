@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import Engine, SharedValue
-from disagg_run.gpus import known_vendor
 from disagg_run.hookspecs import hookimpl
 from disagg_run.model_files import located
 from disagg_run.node_needs import container_needs
@@ -22,6 +21,7 @@ from disagg_sglang import (
     settings,
     versions,
 )
+from disagg_sglang.devices import device
 
 #: What prefill and decode must have in common; the engine itself compares some of it when the first request is served.
 PARITY = (
@@ -101,7 +101,7 @@ def disagg_env(ctx: ProcessContext) -> Iterable[EnvSetting]:
 
 @hookimpl
 def disagg_container(ctx: RankContext) -> Iterable[ContainerNeeds]:
-    return [container_needs(ctx.facts, vendor=known_vendor(ctx, "amd"), model=located(ctx)[0])]
+    return [container_needs(ctx.facts, vendor=device(ctx), model=located(ctx)[0])]
 
 
 @hookimpl

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from disagg_run.context import RankContext
-from disagg_run.gpus import known_vendor
 from disagg_run.model_files import located
 from disagg_run.node_needs import driver_checks, model_check
 from disagg_run.records import Preflight
 from disagg_sglang import hicache
+from disagg_sglang.devices import device
 
 
 def checks(ctx: RankContext) -> Iterator[Preflight]:
     """The model is there, the GPUs' driver is loaded, and host memory holds what HiCache was given."""
     yield model_check(located(ctx)[0])
-    yield from driver_checks(known_vendor(ctx, "amd"))
+    yield from driver_checks(device(ctx))
     budget = ctx.setting("total_cpu_dram_gb", role="prefill")
     prefills = any(name.startswith("prefill-") for name in ctx.servers)
     ratio = ctx.setting("force_hicache_ratio", False, role="prefill")

@@ -14,6 +14,7 @@ from disagg_run.roles import dp_ranks
 from disagg_run.settable_ports import port_source
 from disagg_run.sources import Layer, Source
 from disagg_sglang import batching, hicache, models, speculation, versions
+from disagg_sglang.devices import is_amd, table_remark
 from disagg_sglang.listeners import HTTP_PORT, bootstrap_port, says_bootstrap_port
 
 PROGRAM = ("python3", "-m", "sglang.launch_server")
@@ -31,7 +32,7 @@ def server_command(ctx: ProcessContext) -> Command:
 def _place(ctx: ProcessContext) -> Iterator[Flag]:
     spec = ctx.spec
     path, why = located(ctx)
-    yield flag("--model-path", path, source=located_by(ctx))
+    yield attrs.evolve(flag("--model-path", path, source=located_by(ctx)), remark=table_remark(ctx))
     if spec.served_model_name:
         yield flag("--served-model-name", spec.served_model_name, source=spec.source("served_model_name"))
     elif why:
@@ -98,7 +99,7 @@ def _model(ctx: ProcessContext) -> Iterator[Flag]:
     )
     for name, field in values:
         value = getattr(row, field)
-        if value is not None:
+        if value is not None and (field != "attention_backend" or is_amd(ctx)):
             yield flag(name, value, source=ctx.table_source(field))
     if not row.shared_experts_fusion:
         yield flag("--disable-shared-experts-fusion", source=ctx.table_source("shared_experts_fusion"))
@@ -115,6 +116,8 @@ def _experts(ctx: ProcessContext) -> Iterator[Flag]:
         return
     experts, source = models.body(ctx).experts, ctx.spec.source(f"{name}.expert_parallel")
     yield flag("--ep-size", role.tp, source=attrs.evolve(source, why=f"experts over all {role.tp} GPUs"))
+    if not is_amd(ctx):
+        return
     yield flag("--moe-a2a-backend", experts.a2a_backend, source=ctx.table_source("experts.a2a_backend"))
     if experts.deepep_mode:
         yield flag("--deepep-mode", experts.deepep_mode, source=ctx.table_source("experts.deepep_mode"))

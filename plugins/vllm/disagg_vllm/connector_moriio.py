@@ -12,12 +12,14 @@ from typing import Any
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import Extension, SharedValue
 from disagg_run.errors import ParityError, SpecError, TopologyError
+from disagg_run.gpus import check_vendor
 from disagg_run.hookspecs import hookimpl
 from disagg_run.rdma import check_devices
 from disagg_run.records import ContainerNeeds, EnvSetting, Flag, Listener, ServiceProcess
 from disagg_run.settable_ports import settable
 from disagg_run.sources import Source
 from disagg_vllm import discovery, models, parallel, rdma, settings, ucx
+from disagg_vllm.devices import device
 from disagg_vllm.versions import at_least
 
 NAME = discovery.NAME
@@ -99,6 +101,7 @@ def disagg_readiness(ctx: ProcessContext) -> Iterable[Listener]:
 def disagg_args(ctx: ProcessContext) -> Iterable[Flag]:
     if ctx.process.kind == "router":
         return discovery.router_flags(ctx)
+    check_vendor(ctx, NAME, needed="amd", found=device(ctx), remedy="use --connector vllm-nixl")
     check_sizes(ctx)
     check_devices(ctx)
     return [transfer_config(ctx)]

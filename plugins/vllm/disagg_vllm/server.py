@@ -13,6 +13,7 @@ from disagg_run.records import Command, Flag, flag
 from disagg_run.settable_ports import port_source
 from disagg_run.sources import Source
 from disagg_vllm import models, parallel, router, versions
+from disagg_vllm.devices import is_amd
 from disagg_vllm.listeners import HTTP_PORT
 
 PROGRAM = ("vllm", "serve")
@@ -42,7 +43,8 @@ def server_command(ctx: ProcessContext) -> Command:
 def _place(ctx: ProcessContext) -> Iterator[Flag]:
     spec = ctx.spec
     named = "served_model_name" if spec.served_model_name else "model"
-    yield flag("--served-model-name", models.served_name(ctx), source=spec.source(named))
+    name = flag("--served-model-name", models.served_name(ctx), source=spec.source(named))
+    yield attrs.evolve(name, remark=_device_remark(ctx))
     if ctx.process.head:
         yield flag("--port", ctx.ports["http"], source=port_source(ctx, "http", "server_port", HTTP_PORT))
         address = router.bound_address(ctx)
@@ -141,10 +143,22 @@ def _further(ctx: ProcessContext) -> Iterator[Flag]:
     for part, path in models.parts(ctx):
         chosen |= {name: (value, ctx.table_source(f"{path}flags.{name}")) for name, value in part.flags.items()}
     for name, (value, source) in chosen.items():
+        if value == "aiter" and not is_amd(ctx):
+            continue
         if isinstance(value, bool):
             yield flag(_switch(name, value), source=source)
         else:
             yield flag(f"--{name}", *(value if isinstance(value, list) else [value]), source=source)
+
+
+def _device_remark(ctx: ProcessContext) -> str:
+    """What to know of a plan for devices that the model table is not for; "" = nothing."""
+    if is_amd(ctx) or ctx.model.body is None:
+        return ""
+    return (
+        f"the values of {ctx.model.name!r} are for AMD GPUs: on others the backends of AITER and MoRI are left out, so"
+        " give what fits by --args"
+    )
 
 
 def _check_speculation(ctx: ProcessContext) -> None:

@@ -8,6 +8,7 @@ from packaging.version import Version
 
 from disagg_run.context import RankContext
 from disagg_run.declarations import CatalogueRef, GoneFlag
+from disagg_vllm.devices import is_amd
 
 #: Version of the newest catalogue; planned for where nothing tells another.
 KNOWN = "0.32.0"
@@ -53,10 +54,14 @@ def at_least(ctx: RankContext, version: str) -> bool:
 
 
 def all2all_backend(ctx: RankContext, name: str) -> str | None:
-    """The spelling of a backend of MoRI's in the release planned for; None = it has none.
+    """The spelling of a backend of MoRI's in the release planned for; None = it has none, or the GPUs are not AMD's.
 
     ``mori_low_latency`` and ``mori_high_throughput`` from 0.23.0, one ``mori`` from 0.15 on, none before.
     """
-    if not name.startswith("mori") or at_least(ctx, "0.23"):
+    if not name.startswith("mori"):
+        return name
+    if not is_amd(ctx):
+        return None
+    if at_least(ctx, "0.23"):
         return name
     return "mori" if at_least(ctx, "0.15") else None
