@@ -33,6 +33,9 @@ FLAG_COUNTS = {
     "sglang-launch-server-0.5.23": 531,
     "sglang-router-0.3.2": 98,
     "vllm-router-0.1.17": 71,
+    "vllm-serve-0.22.1": 261,
+    "vllm-serve-0.23.0": 261,
+    "vllm-serve-0.28.0": 284,
     "vllm-serve-0.32.0": 316,
 }
 
@@ -113,7 +116,7 @@ def test_a_file_that_is_no_catalogue_is_an_error_naming_it(tmp_path: Path, text:
 
 
 def test_a_missing_catalogue_is_an_error_naming_the_file(tmp_path: Path) -> None:
-    with pytest.raises(PluginError, match=r"toy\.json' cannot be read: No such file"):
+    with pytest.raises(PluginError, match=r"toy\.json' cannot be read: no such file"):
         load_catalogue(CatalogueRef(program="server", version="1", file=tmp_path / "toy.json"))
 
 
