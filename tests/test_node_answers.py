@@ -28,6 +28,7 @@ from disagg_run import (
 from disagg_run.context import any_address
 from disagg_run.gpus import known_vendor, visible_gpus
 from disagg_run.model_files import located, located_by
+from disagg_run.releases import at_least
 from disagg_run.roles import ModeName, attention_tp, dp_ranks, mode_name, speculative_tokens
 from disagg_run.settable_ports import port_source, router_http, settable
 
@@ -208,3 +209,9 @@ def test_a_role_that_says_nothing_of_speculation_speculates_like_the_other() -> 
     both = context(prefill=RoleSpec(mtp=1), decode=RoleSpec(mtp=3))
     assert [speculative_tokens(both, role)[0] for role in ("prefill", "decode")] == [1, 3]
     assert speculative_tokens(context(), "decode")[0] == 0
+
+
+def test_a_pre_release_or_build_counts_as_its_release() -> None:
+    for version in ("0.5.14", "0.5.14rc1", "0.5.14.post1+rocm700", "0.5.15", "0.6"):
+        assert at_least(version, "0.5.14")
+    assert not at_least("0.5.13.post1", "0.5.14")

@@ -51,7 +51,7 @@ def test_one_backend_for_both_sides() -> None:
 
 def test_queue_pairs_are_limited_by_the_model_against_job_scripts_but_not_against_users() -> None:
     name = "MORI_IO_QP_MAX_SEND_WR"
-    asked = {"MODEL_NAME": "DeepSeek-V4-Pro", name: "32768"}
+    asked: dict[str, Any] = {"MODEL_NAME": "DeepSeek-V4-Pro", name: "32768"}
     assert contract(**asked).process("decode-0").env[name] == "32767"
     assert "32768 was asked for by environment contract" in source(contract(**asked), "decode-0", f"env/{name}")
     assert contract(**asked | {name: "8192"}).process("decode-0").env[name] == "8192"

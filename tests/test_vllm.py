@@ -186,7 +186,7 @@ def test_a_release_without_the_model_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "version"), [("vllm/vllm-openai-rocm:v0.28.0", "0.28.0"), ("rocm/vllm:nightly", versions.KNOWN)]
+    ("image", "version"), [("vllm/vllm-openai-rocm:v0.28.0", "0.28.0"), ("rocm/vllm:nightly", versions.NEWEST)]
 )
 def test_the_version_is_that_of_the_image_s_tag_where_it_tells_one(image: str, version: str) -> None:
     assert planned(image=image, ib_devices=["rdma0"]).engine_version == version

@@ -36,11 +36,11 @@ def disagg_plugin() -> Engine:
         summary="ATOM's OpenAI server behind atomesh, on AMD GPUs",
         models=models.read_models,
         versions=versions.RANGE,
-        default_version=versions.KNOWN,
+        default_version=versions.NEWEST,
         default_connector="atom-mooncake",
         # The server has no flags for nodes and ranks.
         multi_node_workers=False,
-        settings=settings.SERVER,
+        settings=settings.ENGINE,
         contract_unset=settings.CONTRACT_UNSET,
         contract_unread=settings.CONTRACT_UNREAD,
         kv_transfers={"mooncake": "atom-mooncake"},

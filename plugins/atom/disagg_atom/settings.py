@@ -21,7 +21,7 @@ CONTRACT_UNREAD = {
     "MORI_IO_SQ_BACKOFF_TIMEOUT_US": _MORI,
 }
 
-SERVER = (
+ENGINE = (
     Setting(
         name="prefill_port",
         type="int",

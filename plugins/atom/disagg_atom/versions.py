@@ -7,7 +7,7 @@ from pathlib import Path
 from disagg_run.declarations import CatalogueRef
 
 #: ATOM has no release that its images name; a state is named here by the date of its commit: this is ffdf3bb5.
-KNOWN = "2026.8.22"
+NEWEST = "2026.8.22"
 
 #: All versions are planned alike: nothing that the plugin gives is known to have changed.
 RANGE = ">=0"
@@ -15,6 +15,6 @@ RANGE = ">=0"
 _CATALOGUES = Path(__file__).parent / "catalogues"
 
 CATALOGUES = (
-    CatalogueRef(program="server", version=KNOWN, file=_CATALOGUES / "atom-openai-server.json"),
-    CatalogueRef(program="router", version=KNOWN, file=_CATALOGUES / "atomesh.json"),
+    CatalogueRef(program="server", version=NEWEST, file=_CATALOGUES / "atom-openai-server.json"),
+    CatalogueRef(program="router", version=NEWEST, file=_CATALOGUES / "atomesh.json"),
 )

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from disagg_run.context import ProcessContext
 from disagg_run.records import Listener, Probe
+from disagg_run.releases import at_least
 from disagg_run.settable_ports import router_http, settable
-from disagg_sglang import models, versions
+from disagg_sglang import models
 
 HTTP_PORT = 8000
 #: The engine's default; a prefill worker that has it need not be told, nor need those who ask there.
@@ -53,7 +54,7 @@ def server_listeners(ctx: ProcessContext) -> Iterator[Listener]:
     if process.role == "prefill":
         yield settable(ctx, "bootstrap", "bootstrap_port", BOOTSTRAP_PORT, flag="--disaggregation-bootstrap-port")
     # Tokenizer, detokenizer, RPC, metrics and scheduler input behind the first port; from 0.5.14 the load collector.
-    count = 7 if versions.at_least(ctx.engine_version, "0.5.14") else 6
+    count = 7 if at_least(ctx.engine_version, "0.5.14") else 6
     if process.node_count > 1:
         width = count if ctx.role_spec.dp_attention else 1
         yield settable(ctx, "dist_init", "dist_init_port", DIST_INIT_PORT, count=width)

@@ -6,10 +6,9 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 
-from packaging.version import Version
-
 from disagg_run.declarations import CatalogueRef, GoneFlag
 from disagg_run.records import Flag, flag
+from disagg_run.releases import at_least
 
 #: Versions whose parsers were read; the spellings between two of them are those of the lower one.
 KNOWN = ("0.5.9", "0.5.12", "0.5.14", "0.5.16", "0.5.19", "0.5.23")
@@ -86,12 +85,6 @@ _GONE = (
 )
 
 GONE_FLAGS = tuple(GoneFlag(name=name, since=since, successor=successor) for name, since, successor in _GONE)
-
-
-@functools.cache
-def at_least(version: str, bound: str) -> bool:
-    """Whether an engine ``version`` is ``bound`` or later; a pre-release or build of ``bound`` counts as it."""
-    return Version(version).release >= Version(bound).release
 
 
 @functools.cache

@@ -16,11 +16,11 @@ from disagg_run.gpus import check_vendor
 from disagg_run.hookspecs import hookimpl
 from disagg_run.rdma import check_devices
 from disagg_run.records import ContainerNeeds, EnvSetting, Flag, Listener, ServiceProcess
+from disagg_run.releases import at_least
 from disagg_run.settable_ports import settable
 from disagg_run.sources import Source
 from disagg_vllm import discovery, models, parallel, rdma, settings, ucx
 from disagg_vllm.devices import device
-from disagg_vllm.versions import at_least
 
 NAME = discovery.NAME
 
@@ -155,7 +155,7 @@ def transfer_config(ctx: ProcessContext) -> Flag:
             extra[f"{name}_port"] = str(ctx.ports[name])
             sources[f"{name}_port"] = rdma.chosen(ctx, f"{name}_port", NAME)
     for key, value, source in tuning(ctx):
-        if at_least(ctx, KEYS_SINCE):
+        if at_least(ctx.engine_version, KEYS_SINCE):
             extra[key], sources[key] = value, source
     if ctx.setting("moriio_backend") is not None:
         _check_backend(ctx)
@@ -192,7 +192,7 @@ def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
         value = ctx.setting(setting, default)
         if value is not None:
             yield EnvSetting(name, str(value), source=rdma.chosen(ctx, setting, NAME))
-    if not at_least(ctx, KEYS_SINCE):
+    if not at_least(ctx.engine_version, KEYS_SINCE):
         for key, value, source in tuning(ctx):
             yield EnvSetting(_VARIABLES[key], str(int(value)), source=source)
 
@@ -201,7 +201,7 @@ def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
 
 
 def _check_backend(ctx: ProcessContext) -> None:
-    if not at_least(ctx, "0.22"):
+    if not at_least(ctx.engine_version, "0.22"):
         raise SpecError(
             f"moriio_backend is set ({ctx.source('moriio_backend')}), but vLLM {ctx.engine_version} does not read it",
             remedy="leave it out, or plan for 0.22.0 or later",
@@ -264,7 +264,7 @@ def unequal_problem(ctx: RankContext, prefill: int, decode: int) -> str:
     """
     if prefill == decode:
         return ""
-    if not at_least(ctx, "0.26"):
+    if not at_least(ctx.engine_version, "0.26"):
         return f"MoRI-IO of vLLM {ctx.engine_version} moves KV between equal sizes only (others from 0.26.0)"
     if max(prefill, decode) % min(prefill, decode):
         return "MoRI-IO needs one to be a multiple of the other"

