@@ -90,7 +90,7 @@ def test_an_explicit_flag_beats_the_computed_number() -> None:
 def test_r7_no_speculation_is_no_flag_and_an_unknown_way_is_refused() -> None:
     for name in ("prefill-0", "decode-0"):
         assert not [word for word in planned().process(name).argv if word.startswith("--speculative")]
-    with pytest.raises(SpecError, match=r"no way of speculation is known for 'GLM-5-FP8', but 2 tokens"):
+    with pytest.raises(SpecError, match=r"no way of speculation is known for 'GLM-5-FP8', but MTP 2 is"):
         contract(MODEL_NAME="GLM-5-FP8", DECODE_MTP_SIZE="2")
     assert (
         "--speculative-algorithm" not in contract(MODEL_NAME="GLM-5-FP8", DECODE_MTP_SIZE="0").process("decode-0").argv

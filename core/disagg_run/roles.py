@@ -7,6 +7,7 @@ from typing import Literal
 import attrs
 
 from disagg_run.context import RankContext
+from disagg_run.errors import SpecError
 from disagg_run.sources import Source
 from disagg_run.spec.model import Role, RoleSpec
 
@@ -38,3 +39,11 @@ def speculative_tokens(ctx: RankContext, role: Role) -> tuple[int, Source]:
         return ctx.spec.role(role).mtp, ctx.spec.source(f"{role}.mtp")
     why = "prefill and decode must speculate alike"
     return ctx.spec.role(other).mtp, attrs.evolve(ctx.spec.source(f"{other}.mtp"), why=why)
+
+
+def no_speculation(ctx: RankContext, tokens: int, source: Source, *, instead: str) -> SpecError:
+    """The error for drafted tokens with a model that nobody knows to draft any; ``instead``: flags that would do it."""
+    return SpecError(
+        f"no way of speculation is known for {ctx.model.name!r}, but MTP {tokens} is asked for ({source})",
+        remedy=f"leave MTP out, or give both roles {instead} as args",
+    )

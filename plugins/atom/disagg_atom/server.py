@@ -14,7 +14,7 @@ from disagg_run.errors import SpecError
 from disagg_run.gpus import check_vendor, known_vendor
 from disagg_run.model_files import located, located_by
 from disagg_run.records import Command, Flag, flag
-from disagg_run.roles import speculative_tokens
+from disagg_run.roles import no_speculation, speculative_tokens
 from disagg_run.settable_ports import port_source
 from disagg_run.sources import Layer, Source
 
@@ -71,10 +71,7 @@ def _speculation(ctx: ProcessContext) -> Iterator[Flag]:
         return
     how = models.body(ctx).speculation
     if how is None:
-        raise SpecError(
-            f"no way of speculation is known for {ctx.model.name!r}, but {tokens} tokens are asked for ({source})",
-            remedy="leave MTP out, or pass the engine's --method, --draft-model and --num-speculative-tokens as args",
-        )
+        raise no_speculation(ctx, tokens, source, instead="--method, --draft-model and --num-speculative-tokens")
     yield flag("--method", how.method, source=ctx.table_source("speculation.method"))
     if how.draft_model:
         yield flag("--draft-model", how.draft_model, source=ctx.table_source("speculation.draft_model"))

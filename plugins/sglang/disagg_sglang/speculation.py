@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import attrs
 
 from disagg_run.context import ProcessContext
-from disagg_run.errors import SpecError
 from disagg_run.records import EnvSetting, Flag, flag
-from disagg_run.roles import speculative_tokens
+from disagg_run.roles import no_speculation, speculative_tokens
 from disagg_sglang import models
 
 
@@ -20,10 +19,7 @@ def flags(ctx: ProcessContext) -> Iterator[Flag]:
         return
     how = models.body(ctx).speculation
     if how is None:
-        raise SpecError(
-            f"no way of speculation is known for {ctx.model.name!r}, but {steps} tokens are asked for ({source})",
-            remedy="leave MTP out, or pass the engine's --speculative-… flags as args",
-        )
+        raise no_speculation(ctx, steps, source, instead="--speculative-algorithm and what belongs to it")
     yield flag("--speculative-algorithm", how.algorithm, source=ctx.table_source("speculation.algorithm"))
     # A chain, not a tree: one candidate a step, so as many drafts as steps, and the token that is verified.
     yield flag("--speculative-eagle-topk", 1, source=source)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import attrs
 
 from disagg_run.context import ProcessContext
-from disagg_run.errors import SpecError
 from disagg_run.model_files import located
 from disagg_run.records import Command, Flag, flag
+from disagg_run.roles import no_speculation, speculative_tokens
 from disagg_run.settable_ports import port_source
 from disagg_run.sources import Source
 from disagg_vllm import models, parallel, router, versions
@@ -162,10 +162,6 @@ def _device_remark(ctx: ProcessContext) -> str:
 
 
 def _check_speculation(ctx: ProcessContext) -> None:
-    name = ctx.process.role
-    if ctx.role_spec.mtp:
-        raise SpecError(
-            f"no way of speculation is known for {ctx.model.name!r}, but {ctx.role_spec.mtp} tokens are asked for"
-            f" ({ctx.spec.source(f'{name}.mtp')})",
-            remedy="leave MTP out, or give both roles vLLM's --speculative-config as args",
-        )
+    tokens, source = speculative_tokens(ctx, ctx.process.role or "prefill")
+    if tokens:
+        raise no_speculation(ctx, tokens, source, instead="--speculative-config")
