@@ -22,7 +22,6 @@ from disagg_run import (
     plan,
 )
 from disagg_run.spec.reading import read_spec
-from disagg_run.testing import check_engine
 from tests.atom_plans import HOST, contract, planned
 from tests.parity.case import load
 from tests.parity.comparing import compare
@@ -32,10 +31,6 @@ ROOT = Path(__file__).parents[1]
 
 
 # --- the contract -----------------------------------------------------------------------------------------------------
-
-
-def test_the_engine_keeps_the_contract() -> None:
-    check_engine("atom-disagg")
 
 
 def test_the_public_2p1d_recipe_is_planned_as_it_was_run() -> None:
