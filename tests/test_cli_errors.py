@@ -236,6 +236,7 @@ def test_an_error_never_goes_to_stdout_where_stderr_is_closed() -> None:
 def test_ctrl_c_while_modules_are_imported_leaves_no_traceback() -> None:
     code = """
 import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
 class Finder:
     def find_spec(self, name, path=None, target=None):
         if name == "click":
