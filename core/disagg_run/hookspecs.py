@@ -207,6 +207,8 @@ def disagg_simulation(ctx: ProcessContext) -> Iterable[Simulation]:
 def disagg_workload(ctx: RankContext) -> Iterable[Workload]:
     """Give the benchmark to run against the router. Called once, for rank 0, where a benchmark was asked for.
 
+    No option of this release asks for one, so it is specified and not called yet.
+
     ``ctx``: rank 0; ``ctx.spec.bench`` says the load.
     Returns: workloads, run one after the other once the run is serving.
 
