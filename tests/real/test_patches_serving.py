@@ -22,7 +22,7 @@ from disagg_run.patching import ledgers
 from tests.real.vllm_cpu import tiny_llama
 from tests.real.vllm_release import install
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
 VERSION = "0.21.0"
 #: Seconds after which the reaper may free.

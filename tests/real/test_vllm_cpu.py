@@ -35,7 +35,7 @@ from tests.real.vllm_launch import (
 )
 from tests.running.launched import Launched, alive, until
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
 #: Of the kernel; where the engine lets it choose, as between its own processes.
 EPHEMERAL = range(32768, 61000)
