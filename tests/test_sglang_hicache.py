@@ -150,3 +150,9 @@ def test_another_store_is_not_started() -> None:
     assert "mooncake-master" not in launch.process_names()
     assert value(launch.process("prefill-0"), "--hicache-storage-backend") == "file"
     assert "--hicache-storage-backend-extra-config" not in launch.process("prefill-0").argv
+
+
+def test_the_stores_master_serves_http_by_ipv4_alone() -> None:
+    settings = {"kv_offloading": "dram", "hicache_storage_backend": "mooncake"}
+    with pytest.raises(SpecError, match=r"rank 0 \(fd00::1\), but mooncake_master serves HTTP by IPv4 only"):
+        planned(network="fd00::{}", settings=settings)
