@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from disagg_run import LaunchPlan, LaunchSpec, RoleSpec, build_host, plan
-from tests.running.launched import Launched
+from tests.running.launched import Launched, until
 
 pytestmark = pytest.mark.usefixtures("this_machine")
 
@@ -92,6 +92,26 @@ def test_the_printed_curl_line_works_as_it_stands(launch: Callable[[LaunchPlan],
     assert url in line
     os.kill(launched.process.pid, signal.SIGTERM)
     assert launched.end() == 143
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_that_comes_while_the_ranks_are_still_being_made_ends_the_run_in_order(
+    signum: int, code: int, launch: Callable[[LaunchPlan], Launched]
+) -> None:
+    launched = launch(plan(ATOM, host=build_host()))
+    until(lambda: "run directory" in launched.err.read_text(), "the run directory")
+    os.kill(launched.process.pid, signum)
+    assert launched.end(15) == code
+
+
+def test_a_run_directory_that_holds_a_run_is_not_used_again(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("{}")
+    words = ["--engine", "atom-disagg", "--model", "DeepSeek-V4-Pro", "--simulate", "--smoke", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "disagg_run", *words, "--run-dir", str(tmp_path)], capture_output=True, text=True
+    )
+    assert done.returncode == 10
+    assert "already holds a run: name another with --run-dir" in done.stderr
 
 
 @pytest.mark.parametrize("victim", ["prefill-0", "prefill-1", "decode-0", "router"])

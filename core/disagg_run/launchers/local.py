@@ -23,6 +23,7 @@ from disagg_run.running.report import describe
 from disagg_run.running.rundir import RunDir, culprit_of, default_path, new_id
 from disagg_run.running.token import new_token, read_token
 
+_PASSED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: For ranks that lost the process above them to end, in seconds, and between two looks.
 _ORPHANS_S = 30.0
 _LOOK_S = 0.05
@@ -35,9 +36,7 @@ def start_ranks(plan: LaunchPlan, options: LaunchOptions) -> int:
     """
     run_id = new_id()
     run_dir = RunDir(path=(options.run_dir or default_path(plan, run_id)).absolute())
-    run_dir.make()
-    run_dir.plan.write_bytes(plan.to_json().encode("utf-8", "surrogatepass"))
-    print(f"run directory: {run_dir.path}", file=sys.stderr, flush=True)
+    run_dir.claim(plan.to_json().encode("utf-8", "surrogatepass"))
     token = read_token(options.token_file, needed=False) or new_token()
     told = {
         "run_dir": str(run_dir.path),
@@ -46,17 +45,21 @@ def start_ranks(plan: LaunchPlan, options: LaunchOptions) -> int:
         "smoke": options.smoke,
         "timing": attrs.asdict(options.timing),
     }
-    ranks = subprocess.Popen(
-        [sys.executable, "-m", "disagg_run.launchers.ranks", json.dumps(told)],
-        env={**os.environ, environment.TOKEN: token},
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C reaches it once: through us
-    )
-    with _passing_signals(ranks):
+    # The ranks' process inherits the blocked signals: one that comes while it imports waits until it can pass it on.
+    with contextlib.ExitStack() as stack:
+        with _signals_blocked():
+            print(f"run directory: {run_dir.path}", file=sys.stderr, flush=True)
+            ranks = subprocess.Popen(
+                [sys.executable, "-m", "disagg_run.launchers.ranks", json.dumps(told)],
+                env={**os.environ, environment.TOKEN: token},
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C reaches it once: through us
+            )
+            stack.enter_context(_passing_signals(ranks))
         returned = ranks.wait()
     code = returned if returned >= 0 else RunError.exit_code
     if returned < 0:
-        _await_orphans(run_dir, len(plan.ranks))
+        _await_orphans(run_dir)
     if code:
         culprit = culprit_of(run_dir)
         lines = (
@@ -66,11 +69,24 @@ def start_ranks(plan: LaunchPlan, options: LaunchOptions) -> int:
     return code
 
 
-def _await_orphans(run_dir: RunDir, ranks: int) -> None:
+def _await_orphans(run_dir: RunDir) -> None:
     """Where the process above the ranks was killed, each rank ends in order by itself: wait until all have said so."""
     deadline = time.monotonic() + _ORPHANS_S
-    while len(run_dir.ended_ranks()) < ranks and time.monotonic() < deadline:
+    while set(run_dir.begun_ranks()) - set(run_dir.ended_ranks()) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Hold back the signals that are passed on, for the main thread and what it starts."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager
@@ -84,8 +100,7 @@ def _passing_signals(ranks: subprocess.Popen[bytes]) -> Iterator[None]:
     before = {}
     # Python handles signals in the main thread alone; elsewhere the caller's program keeps its own handlers.
     if threading.current_thread() is threading.main_thread():
-        signums = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {signum: signal.signal(signum, handle) for signum in signums}
+        before = {signum: signal.signal(signum, handle) for signum in _PASSED}
     try:
         yield
     finally:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from disagg_run.planning.document import LaunchPlan
 
 PLAN, RUN = "plan.json", "run.json"
+_EVENTS = re.compile(r"events\.rank(\d+)\.jsonl")
 _RESULT = re.compile(r"result\.rank(\d+)\.json")
 
 
@@ -66,6 +67,22 @@ class RunDir:
                 f"the run directory {str(self.path)!r} cannot be made: {error.strerror or error}",
                 remedy="name another with --run-dir",
             ) from None
+
+    def claim(self, plan: bytes) -> None:
+        """Create the directories for a new run and write its plan; RunError where they hold a run already."""
+        self.make()
+        try:
+            with self.plan.open("xb") as file:  # of two runs that begin at once, one creates it
+                file.write(plan)
+        except FileExistsError:
+            raise RunError(
+                f"the run directory {str(self.path)!r} already holds a run", remedy="name another with --run-dir"
+            ) from None
+
+    def begun_ranks(self) -> list[int]:
+        """The ranks whose agents wrote an event."""
+        found = (_EVENTS.fullmatch(each.name) for each in self.path.glob("events.rank*.jsonl"))
+        return sorted(int(match[1]) for match in found if match)
 
     def ended_ranks(self) -> list[int]:
         """The ranks that wrote down how the run ended."""

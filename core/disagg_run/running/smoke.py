@@ -106,15 +106,18 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 async def smoke(client: httpx.AsyncClient, where: Entrance, count: int, timeout_s: float) -> SmokeResult:
     """Send ``count`` streamed completions, 8 at a time; each may take ``timeout_s``."""
-    slots = asyncio.Semaphore(CONCURRENCY)
+    answers: dict[int, Answer] = {}
+    indexes = iter(range(count))
 
-    async def one(index: int) -> Answer:
-        async with slots:
-            return await _ask(client, where, f"Request {index + 1} of {count}: name {index + 2} rivers.", timeout_s)
+    async def ask_on() -> None:
+        # All workers take from one iterator, so that no more requests exist than are under way, however many are asked.
+        for index in indexes:
+            prompt = f"Request {index + 1} of {count}: name {index + 2} rivers."
+            answers[index] = await _ask(client, where, prompt, timeout_s)
 
     start = time.monotonic()
-    answers = await asyncio.gather(*(one(index) for index in range(count)))
-    return SmokeResult(answers=answers, duration_s=time.monotonic() - start)
+    await asyncio.gather(*(ask_on() for _ in range(min(CONCURRENCY, count))))
+    return SmokeResult(answers=[answers[index] for index in range(count)], duration_s=time.monotonic() - start)
 
 
 def check(result: SmokeResult) -> None:

@@ -25,6 +25,8 @@ def read_status(path: Path) -> dict[str, Any]:
     run_dir = RunDir(path=path)
     try:
         data: dict[str, Any] = json.loads(run_dir.run.read_text(encoding="utf-8"))
+        if not isinstance(data, dict) or not {"state", "agents", "processes"} <= data.keys():
+            raise ValueError("no run document")
     except (OSError, ValueError):
         if not (path / PLAN).is_file() and not list(path.glob("result.rank*.json")):
             raise UsageError(
