@@ -66,6 +66,8 @@ def _become_agent(guardian: int, body: Callable[[], int]) -> None:
         os.setpgid(0, 0)
         proctree.become_subreaper()
         proctree.signal_on_parent_death(signal.SIGTERM)
+        # Until the agent listens to signals itself, one ends it as such: an exception would be no word of the user's.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
         if os.getppid() == guardian:  # it may have died before the line above took hold
             code = body()
