@@ -114,7 +114,7 @@ def test_a_run_directory_that_holds_a_run_is_not_used_again(tmp_path: Path) -> N
     assert "already holds a run: name another with --run-dir" in done.stderr
 
 
-@pytest.mark.parametrize("victim", ["prefill-0", "prefill-1", "decode-0", "router"])
+@pytest.mark.parametrize("victim", ["prefill-1", "decode-0", "router"])
 def test_a_killed_server_ends_the_run_in_seconds_by_name_and_leaves_nothing(
     victim: str, launch: Callable[[LaunchPlan], Launched]
 ) -> None:

@@ -27,9 +27,7 @@ ESSENTIAL = [
     Cell("prefill", "starting", "exit 0"),
     Cell("decode", "serving", "SIGKILL"),
     Cell("decode", "starting", "never ready"),
-    Cell("prefill", "serving", "wedged"),
     Cell("agent of rank 0", "serving", "SIGKILL"),
-    Cell("agent of rank 1", "gated", "SIGSTOP"),
 ]
 
 
