@@ -100,6 +100,19 @@ def test_B03_each_vllm_server_of_a_node_searches_ports_in_a_window_of_its_own() 
             assert launch.process(name).env["VLLM_PORT"] == str(window[0])
 
 
+def test_B10_every_server_is_waited_for_at_its_own_address_and_its_own_roles_port() -> None:
+    launch = atom_plans.planned(
+        nodes=3, prefill=RoleSpec(workers=2), settings={"prefill_port": 8010, "decode_port": 8020}
+    )
+    waited = {name: [ready.target for ready in launch.process(name).ready] for name in launch.process_names()}
+    nodes = [rank.node.address for rank in launch.ranks]
+    assert waited["prefill-0"] == [f"http://{nodes[0]}:8010/health"]
+    assert waited["prefill-1"] == [f"http://{nodes[1]}:8010/health"]
+    assert waited["decode-0"] == [f"http://{nodes[2]}:8020/health"]
+    gate = {edge.process: edge.until for edge in launch.process("router").after}
+    assert gate == {"prefill-0": "ready", "prefill-1": "ready", "decode-0": "ready"}
+
+
 def test_B33_what_is_asked_once_reaches_every_process_and_is_what_the_process_sees(tmp_path: Path) -> None:
     recipe = tmp_path / "r.yaml"
     recipe.write_text(
