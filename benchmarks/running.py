@@ -71,10 +71,10 @@ def serving(seconds: float) -> None:
     """An agent's share of a core and its memory while it serves."""
     launch = launched(Launch(decodes=2))
     launch.serving()
-    time.sleep(3)
+    time.sleep(3)  # what start-up still does is not part of serving
     agents = [psutil.Process(launch.agent(rank)) for rank in range(3)]
     before = [sum(agent.cpu_times()[:2]) for agent in agents]
-    time.sleep(seconds)
+    time.sleep(seconds)  # the span that is measured
     shares = [100 * (sum(agent.cpu_times()[:2]) - start) / seconds for agent, start in zip(agents, before, strict=True)]
     row(f"agent's CPU while serving ({seconds:.0f} s), % of a core, rank 0", f"{shares[0]:.2f}", "0.5")
     row("the same, highest of the other ranks", f"{max(shares[1:]):.2f}", "0.5")
@@ -95,7 +95,7 @@ def flood(seconds: float) -> None:
     agent = psutil.Process(launch.agent(1))
     log = launch.run_dir / "logs" / "decode-0.log"
     memory, size, cpu, start = rss(agent), log.stat().st_size, sum(agent.cpu_times()[:2]), time.monotonic()
-    time.sleep(seconds)
+    time.sleep(seconds)  # the span that is measured
     passed = time.monotonic() - start
     row("log flood: MB/s written", f"{(log.stat().st_size - size) / passed / 1e6:.0f}", "100")
     row("log flood: agent's memory grew by MiB", f"{rss(agent) - memory:.1f}", "0")

@@ -159,7 +159,7 @@ def _ends(pid: int, deadline: float) -> bool:
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.02)
+        time.sleep(0.02)  # polled: waitid has no timeout, and a child that is reaped here could not be ended by group
     return True
 
 

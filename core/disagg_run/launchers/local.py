@@ -73,7 +73,7 @@ def _await_orphans(run_dir: RunDir) -> None:
     """Where the process above the ranks was killed, each rank ends in order by itself: wait until all have said so."""
     deadline = time.monotonic() + _ORPHANS_S
     while set(run_dir.begun_ranks()) - set(run_dir.ended_ranks()) and time.monotonic() < deadline:
-        time.sleep(_LOOK_S)
+        time.sleep(_LOOK_S)  # polled: these ranks are no children of ours any more
 
 
 @contextlib.contextmanager

@@ -93,7 +93,7 @@ def _pause(path: Path, deadline: float, timeout_s: float) -> None:
             + (f" (held by {holder.replace(' ', ' process ')})" if holder else ""),
             remedy="wait for it; where that process was killed, remove the file",
         )
-    time.sleep(_POLL_S)
+    time.sleep(_POLL_S)  # polled: a lock on a shared file system wakes nobody
 
 
 def _holder(path: Path) -> str:

@@ -70,7 +70,7 @@ class Staged:
                 _prepare(root / write.file, write, files[write.file], self._added)
             _write_manifest(root, NEXT, _settled(pending), self._added)
             _write_manifest(root, MANIFEST + NEW_SUFFIX, attrs.evolve(old, pending=pending), self._added)
-        except BaseException as error:
+        except BaseException as error:  # Ctrl-C too must leave nothing half-written; it goes on below
             self.undo()
             if isinstance(error, OSError):
                 raise cannot_write(error, root) from None
@@ -102,7 +102,7 @@ def commit(changes: Iterable[tuple[Path, Iterable[FileWrite], Manifest]]) -> Non
     try:
         for root, writes, manifest in changes:
             staged.append(Staged(root, writes, manifest))
-    except BaseException:
+    except BaseException:  # Ctrl-C too: nothing has gone yet, so all that was staged is taken back
         for each in staged:
             each.undo()
         raise
