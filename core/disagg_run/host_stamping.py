@@ -55,7 +55,16 @@ class Stamp:
             leaves = {path: self._source(each) for path, each in leaves.items()}
         elif source is flag.source:
             return flag
-        return Flag(flag.name, flag.values, json=flag.json, source=source, leaf_sources=leaves, remark=flag.remark)
+        return Flag(
+            flag.name,
+            flag.values,
+            json=flag.json,
+            source=source,
+            leaf_sources=leaves,
+            remark=flag.remark,
+            option=flag.option,
+            implied=flag.implied,
+        )
 
     def _env(self, setting: EnvSetting) -> EnvSetting:
         _text(setting.name, "the name of an EnvSetting")

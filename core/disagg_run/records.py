@@ -31,16 +31,22 @@ class Flag:
     leaf_sources: Mapping[str, Source] = attrs.field(factory=dict, converter=frozen_map, kw_only=True)
     #: What the reader of a plan should know beside it, for the plan's warnings; "" = nothing.
     remark: str = attrs.field(default="", kw_only=True)
+    #: Option of the plan from which it follows together with GPUs, placement, probes or parity (``prefill.tp``,
+    #: ``model_path``, by its dotted path in ``LaunchSpec``): another value by hand is refused. "" = any may be given.
+    option: str = attrs.field(default="", kw_only=True)
+    #: Whether the program does so without being told: left out of the command, the flag only says what one by hand must
+    #: agree with. A switch that is implied is off.
+    implied: bool = attrs.field(default=False, kw_only=True)
 
 
-def flag(name: str, *values: object, source: Source | None = None) -> Flag:
+def flag(name: str, *values: object, source: Source | None = None, option: str = "", implied: bool = False) -> Flag:
     """A ``Flag`` with its values turned to text.
 
     A single mapping is a JSON value. Booleans are not values: leave the flag out, or name its negation.
     """
     if len(values) == 1 and isinstance(values[0], Mapping):
-        return Flag(name, json=values[0], source=source)
-    return Flag(name, tuple(str(value) for value in values), source=source)
+        return Flag(name, json=values[0], source=source, option=option, implied=implied)
+    return Flag(name, tuple(str(value) for value in values), source=source, option=option, implied=implied)
 
 
 @attrs.frozen(kw_only=True)

@@ -14,6 +14,7 @@ from disagg_run.flags import MergedFlag, check_flags, merge_flags, render, split
 from disagg_run.host import Selection
 from disagg_run.planning.document import Provenance
 from disagg_run.planning.environment import MergedEnv, merge_env
+from disagg_run.planning.owned import check_owned
 from disagg_run.records import Command, EnvSetting, Flag
 from disagg_run.spec.model import ArgText, ProcessSpec
 
@@ -60,11 +61,12 @@ def build_command(
     Raises FlagError and ConflictError naming the flag, its sources and the process.
     """
     name = ctx.process.name
-    flags: list[Flag] = list(command.flags)
-    flags += [contribution.record for contribution in selection.args(ctx)]
+    given = (*command.flags, *(contribution.record for contribution in selection.args(ctx)))
+    flags: list[Flag] = [each for each in given if not each.implied]
     for text in asked:
         flags += split_words(text.words, program.catalogue, text.source)
     merged = merge_flags(flags, program.catalogue, where=name)
+    check_owned([each for each in given if each.option], merged, program.catalogue, ctx)
     warnings = tuple(dict.fromkeys(flag.remark for flag in flags if flag.remark))
     warnings += check_flags(
         merged,

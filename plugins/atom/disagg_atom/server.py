@@ -13,6 +13,7 @@ from disagg_run.context import ProcessContext, any_address
 from disagg_run.errors import SpecError
 from disagg_run.gpus import check_vendor, known_vendor
 from disagg_run.model_files import located, located_by
+from disagg_run.option_flags import option_flag, served_name_flag
 from disagg_run.records import Command, Flag, flag
 from disagg_run.roles import no_speculation, speculative_tokens
 from disagg_run.settable_ports import port_source
@@ -35,14 +36,10 @@ def server_command(ctx: ProcessContext) -> Command:
 
 
 def _place(ctx: ProcessContext) -> Iterator[Flag]:
-    spec, role = ctx.spec, ctx.process.role or "prefill"
+    role = ctx.process.role or "prefill"
     path, why = located(ctx)
-    yield flag("--model", path, source=located_by(ctx))
-    if spec.served_model_name:
-        yield flag("--served-model-name", spec.served_model_name, source=spec.source("served_model_name"))
-    elif why:
-        source = Source(layer=Layer.ENGINE, plugin=ctx.engine.name, why="one name, whichever snapshot a node has")
-        yield flag("--served-model-name", models.served_name(ctx), source=source)
+    yield flag("--model", path, source=located_by(ctx), option="model_path")
+    yield served_name_flag(ctx, models.served_name(ctx), told=bool(why))
     yield flag("--host", any_address(ctx.node.address))
     port = port_source(ctx, "http", f"{role}_port", HTTP_PORTS[role])
     yield flag("--server-port", ctx.ports["http"], source=port)
@@ -51,15 +48,12 @@ def _place(ctx: ProcessContext) -> Iterator[Flag]:
 
 def _parallelism(ctx: ProcessContext) -> Iterator[Flag]:
     role, spec, name = ctx.role_spec, ctx.spec, ctx.process.role
-    yield flag("-tp", role.tp, source=spec.source(f"{name}.tp"))
-    if role.pp != 1:
-        yield flag("-pp", role.pp, source=spec.source(f"{name}.pp"))
-    if role.dp != 1:
-        yield flag("-dp", role.dp, source=spec.source(f"{name}.dp"))
+    yield option_flag(ctx, "-tp", "tp", role.tp)
+    yield option_flag(ctx, "-pp", "pp", role.pp, implied=role.pp == 1)
+    yield option_flag(ctx, "-dp", "dp", role.dp, implied=role.dp == 1)
     if role.expert_parallel:
         yield flag("--enable-expert-parallel", source=spec.source(f"{name}.expert_parallel"))
-    if role.dp_attention:
-        yield flag("--enable-dp-attention", source=spec.source(f"{name}.dp_attention"))
+    yield option_flag(ctx, "--enable-dp-attention", "dp_attention", implied=not role.dp_attention)
     mode, path = models.mode(ctx)
     if mode.two_batch_overlap:
         yield flag("--enable-tbo", source=ctx.table_source(f"{path}.two_batch_overlap"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import attrs
 
 from disagg_run.context import ProcessContext, any_address, host_port
 from disagg_run.errors import SpecError
 from disagg_run.model_files import located, located_by
+from disagg_run.option_flags import option_flag, served_name_flag
 from disagg_run.records import Command, Flag, flag
 from disagg_run.roles import dp_ranks
 from disagg_run.settable_ports import port_source
@@ -30,15 +31,11 @@ def server_command(ctx: ProcessContext) -> Command:
 
 
 def _place(ctx: ProcessContext) -> Iterator[Flag]:
-    spec = ctx.spec
     path, why = located(ctx)
-    yield attrs.evolve(flag("--model-path", path, source=located_by(ctx)), remark=table_remark(ctx))
-    if spec.served_model_name:
-        yield flag("--served-model-name", spec.served_model_name, source=spec.source("served_model_name"))
-    elif why:
-        source = Source(layer=Layer.ENGINE, plugin=ctx.engine.name, why="one name, whichever snapshot a node has")
-        yield flag("--served-model-name", models.served_name(ctx), source=source)
-    yield flag("--disaggregation-mode", ctx.process.role)
+    place = flag("--model-path", path, source=located_by(ctx), option="model_path")
+    yield attrs.evolve(place, remark=table_remark(ctx))
+    yield served_name_flag(ctx, models.served_name(ctx), told=bool(why))
+    yield flag("--disaggregation-mode", ctx.process.role, option=f"{ctx.process.role}.workers")
     if says_bootstrap_port(ctx):
         own = Source(layer=Layer.ENGINE, plugin=ctx.engine.name, why="one number on all nodes of a worker")
         source = ctx.set_by("bootstrap_port") or own
@@ -49,18 +46,20 @@ def _place(ctx: ProcessContext) -> Iterator[Flag]:
 
 
 def _parallelism(ctx: ProcessContext) -> Iterator[Flag]:
-    role, spec, name, process = ctx.role_spec, ctx.spec, ctx.process.role, ctx.process
-    yield flag("--tp-size", role.tp, source=spec.source(f"{name}.tp"))
-    if role.pp != 1:
-        yield flag("--pp-size", role.pp, source=spec.source(f"{name}.pp"))
+    role, process = ctx.role_spec, ctx.process
+    yield option_flag(ctx, "--tp-size", "tp", role.tp)
+    yield option_flag(ctx, "--pp-size", "pp", role.pp, implied=role.pp == 1)
     if role.dp_attention:
         yield from _dp_attention(ctx)
-    elif role.dp != 1:
-        yield flag("--dp-size", role.dp, source=spec.source(f"{name}.dp"))
-    if process.node_count > 1 and ctx.head is not None:
+    else:
+        yield option_flag(ctx, "--dp-size", "dp", role.dp, implied=role.dp == 1)
+        yield option_flag(ctx, "--enable-dp-attention", "dp_attention", implied=True)
+        yield option_flag(ctx, "--attn-dp-size", "dp_attention", 1, implied=True)
+    alone = process.node_count == 1
+    if not alone and ctx.head is not None:
         yield flag("--dist-init-addr", host_port(ctx.head.address, ctx.head.ports["dist_init"]))
-        yield flag("--nnodes", process.node_count)
-        yield flag("--node-rank", process.node_rank)
+    yield flag("--nnodes", process.node_count, option=f"{process.role}.tp", implied=alone)
+    yield flag("--node-rank", process.node_rank, option="nodes", implied=alone)
 
 
 def _dp_attention(ctx: ProcessContext) -> Iterator[Flag]:
@@ -76,16 +75,11 @@ def _dp_attention(ctx: ProcessContext) -> Iterator[Flag]:
     # One rank is no data parallelism: the engine then switches DP attention off and refuses what belongs to it.
     if ranks == 1:
         return
-    yield from _from(
-        attrs.evolve(source, why=f"every GPU of TP {role.tp} has requests of its own"),
-        versions.dp_attention(ctx.engine_version, ranks),
-    )
+    each_gpu = attrs.evolve(source, why=f"every GPU of TP {role.tp} has requests of its own")
+    for each in versions.dp_attention(ctx.engine_version, ranks):
+        yield attrs.evolve(each, source=each_gpu, option=f"{name}.dp_attention")
     yield flag("--moe-dense-tp-size", 1, source=source)
     yield flag("--enable-dp-lm-head", source=source)
-
-
-def _from(source: Source, flags: Iterable[Flag]) -> Iterator[Flag]:
-    return (attrs.evolve(each, source=source) for each in flags)
 
 
 def _model(ctx: ProcessContext) -> Iterator[Flag]:

@@ -104,7 +104,7 @@ def no_graphs(version: str) -> tuple[Flag, ...]:
 def dp_attention(version: str, size: int) -> tuple[Flag, ...]:
     """Attention in ``size`` data-parallel groups; in 0.5.23 ``--dp-size`` counts replicas of the whole model again."""
     if at_least(version, "0.5.23"):
-        return (flag("--attn-dp-size", size),)
+        return flag("--attn-dp-size", size), flag("--dp-size", 1, implied=True)
     return flag("--dp-size", size), flag("--enable-dp-attention")
 
 

@@ -8,6 +8,7 @@ import attrs
 
 from disagg_run.context import ProcessContext
 from disagg_run.model_files import located
+from disagg_run.option_flags import option_flag
 from disagg_run.records import Command, Flag, flag
 from disagg_run.roles import no_speculation, speculative_tokens
 from disagg_run.settable_ports import port_source
@@ -43,8 +44,10 @@ def server_command(ctx: ProcessContext) -> Command:
 def _place(ctx: ProcessContext) -> Iterator[Flag]:
     spec = ctx.spec
     named = "served_model_name" if spec.served_model_name else "model"
-    name = flag("--served-model-name", models.served_name(ctx), source=spec.source(named))
+    name = flag("--served-model-name", models.served_name(ctx), source=spec.source(named), option="served_model_name")
     yield attrs.evolve(name, remark=_device_remark(ctx))
+    # Beside the model as a word of the command the engine does not read it.
+    yield flag("--model", located(ctx)[0], option="model_path", implied=True)
     if ctx.process.head:
         yield flag("--port", ctx.ports["http"], source=port_source(ctx, "http", "server_port", HTTP_PORT))
         address = router.bound_address(ctx)
@@ -54,19 +57,16 @@ def _place(ctx: ProcessContext) -> Iterator[Flag]:
 
 
 def _parallelism(ctx: ProcessContext) -> Iterator[Flag]:
-    role, spec, name = ctx.role_spec, ctx.spec, ctx.process.role
-    size, tp = parallel.sizes(role), spec.source(f"{name}.tp")
+    role, size = ctx.role_spec, parallel.sizes(ctx.role_spec)
     if role.dp_attention:
-        source = spec.source(f"{name}.dp_attention")
-        yield flag("--tensor-parallel-size", 1, source=attrs.evolve(source, why="each GPU is a data-parallel rank"))
-        why = f"tp {role.tp} * dp {role.dp} GPUs of the worker ({tp})"
-        yield flag("--data-parallel-size", size.dp, source=attrs.evolve(source, why=why))
+        why = "each GPU is a data-parallel rank"
+        yield option_flag(ctx, "--tensor-parallel-size", "dp_attention", 1, why=why)
+        why = f"tp {role.tp} * dp {role.dp} GPUs of the worker ({ctx.spec.source(f'{ctx.process.role}.tp')})"
+        yield option_flag(ctx, "--data-parallel-size", "dp_attention", size.dp, why=why)
     else:
-        yield flag("--tensor-parallel-size", size.tp, source=tp)
-        if size.dp != 1:
-            yield flag("--data-parallel-size", size.dp, source=spec.source(f"{name}.dp"))
-    if size.pp != 1:
-        yield flag("--pipeline-parallel-size", size.pp, source=spec.source(f"{name}.pp"))
+        yield option_flag(ctx, "--tensor-parallel-size", "tp", size.tp)
+        yield option_flag(ctx, "--data-parallel-size", "dp", size.dp, implied=size.dp == 1)
+    yield option_flag(ctx, "--pipeline-parallel-size", "pp", size.pp, implied=size.pp == 1)
     yield from _experts(ctx)
 
 
@@ -81,13 +81,14 @@ def _experts(ctx: ProcessContext) -> Iterator[Flag]:
 
 def _nodes(ctx: ProcessContext) -> Iterator[Flag]:
     """What the nodes of one worker need to find each other; followers serve no HTTP."""
-    process, head = ctx.process, ctx.head
+    process, head, size = ctx.process, ctx.head, parallel.sizes(ctx.role_spec)
+    spans = parallel.spans_replica(ctx)
+    yield flag("--nnodes", process.node_count if spans else 1, option=f"{process.role}.tp", implied=not spans)
+    yield flag("--node-rank", process.node_rank if spans else 0, option="nodes", implied=not spans)
+    yield flag("--headless", option="nodes", implied=process.head)
     if process.node_count == 1 or head is None:
         return
-    size = parallel.sizes(ctx.role_spec)
-    if parallel.spans_replica(ctx):
-        yield flag("--nnodes", process.node_count)
-        yield flag("--node-rank", process.node_rank)
+    if spans:
         yield flag("--master-addr", head.address)
         yield flag("--master-port", head.ports["master"])
     if size.dp > 1:
@@ -95,12 +96,10 @@ def _nodes(ctx: ProcessContext) -> Iterator[Flag]:
         yield flag("--data-parallel-rpc-port", head.ports["dp_rpc"])
     if parallel.spreads_ranks(ctx):
         ranks = parallel.local_ranks(ctx)
-        yield flag("--data-parallel-size-local", len(ranks))
+        yield flag("--data-parallel-size-local", len(ranks), option=f"{process.role}.dp")
         if not process.head:
             # Only without HTTP: with it, a start rank would make each node a server of its own ranks.
-            yield flag("--data-parallel-start-rank", ranks.start)
-    if not process.head:
-        yield flag("--headless")
+            yield flag("--data-parallel-start-rank", ranks.start, option="nodes")
 
 
 def _sizes(ctx: ProcessContext) -> Iterator[Flag]:
