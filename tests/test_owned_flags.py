@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from disagg_run import ArgText, FlagError, Layer, LaunchPlan, ProcessSpec, RoleSpec, Source
+from disagg_run import ArgText, FlagError, LaunchPlan, Layer, ProcessSpec, RoleSpec, Source
 from disagg_run.spec.model import RouterSpec
 from tests import atom_plans, sglang_plans, vllm_plans
 from tests.plan_values import value

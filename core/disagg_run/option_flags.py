@@ -6,7 +6,7 @@ import attrs
 
 from disagg_run.context import ProcessContext
 from disagg_run.records import Flag, flag
-from disagg_run.sources import Layer, Source
+from disagg_run.sources import CORE_DEFAULT, Layer, Source
 
 
 def option_flag(
@@ -18,8 +18,17 @@ def option_flag(
     program does so without being told.
     """
     option = f"{ctx.process.role}.{field}"
-    source = ctx.spec.source(option)
+    # Whether a value is the default is found by a walk through the spec, which large plans would feel.
+    source = ctx.spec.sources.get(option, CORE_DEFAULT) if implied else ctx.spec.source(option)
     return flag(name, *values, source=attrs.evolve(source, why=why) if why else source, option=option, implied=implied)
+
+
+def implied_flag(name: str, *values: object, option: str) -> Flag:
+    """A flag that the program need not be told, against which one by hand is held; no values = a switch, off.
+
+    ``option``: the option from which it follows, by its dotted path in ``LaunchSpec``.
+    """
+    return flag(name, *values, source=CORE_DEFAULT, option=option, implied=True)
 
 
 def served_name_flag(ctx: ProcessContext, name: str, *, told: bool) -> Flag:
@@ -28,7 +37,8 @@ def served_name_flag(ctx: ProcessContext, name: str, *, told: bool) -> Flag:
     ``told``: whether it must be said even where the user names none, since the path differs from node to node.
     """
     asked = ctx.spec.served_model_name
-    own = Source(layer=Layer.ENGINE, plugin=ctx.engine.name, why="one name, whichever snapshot a node has")
-    source = ctx.spec.source("served_model_name") if asked else own
+    source = ctx.spec.source("served_model_name") if asked else CORE_DEFAULT
+    if told and not asked:
+        source = Source(layer=Layer.ENGINE, plugin=ctx.engine.name, why="one name, whichever snapshot a node has")
     implied = not (asked or told)
     return flag("--served-model-name", name, source=source, option="served_model_name", implied=implied)

@@ -61,12 +61,12 @@ def build_command(
     Raises FlagError and ConflictError naming the flag, its sources and the process.
     """
     name = ctx.process.name
-    given = (*command.flags, *(contribution.record for contribution in selection.args(ctx)))
-    flags: list[Flag] = [each for each in given if not each.implied]
+    further: list[Flag] = [contribution.record for contribution in selection.args(ctx)]
     for text in asked:
-        flags += split_words(text.words, program.catalogue, text.source)
+        further += split_words(text.words, program.catalogue, text.source)
+    flags = [each for each in (*command.flags, *further) if not each.implied]
     merged = merge_flags(flags, program.catalogue, where=name)
-    check_owned([each for each in given if each.option], merged, program.catalogue, ctx)
+    check_owned(command.flags, further, merged, program.catalogue, ctx)
     warnings = tuple(dict.fromkeys(flag.remark for flag in flags if flag.remark))
     warnings += check_flags(
         merged,

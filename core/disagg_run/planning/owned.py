@@ -16,26 +16,36 @@ from disagg_run.spec.model import LaunchSpec
 
 
 def check_owned(
-    owned: Iterable[Flag], merged: Iterable[MergedFlag], catalogue: Catalogue | None, ctx: ProcessContext
+    own: Iterable[Flag],
+    further: Iterable[Flag],
+    merged: Iterable[MergedFlag],
+    catalogue: Catalogue | None,
+    ctx: ProcessContext,
 ) -> None:
-    """Hold a finished command against the flags that an option of the plan says (``Flag.option``).
+    """Hold what others gave to a command against those of its ``own`` flags that an option of the plan says.
 
-    GPUs, placement, probes and parity follow the option, and would not follow the flag. Raises FlagError naming both
-    and the option to use.
+    ``further``: by other plugins and by the user's own words; ``merged``: what came of all. GPUs, placement, probes and
+    parity follow the option, and would not follow the flag. Raises FlagError naming both and the option to use.
     """
-    told = {_identity(flag.name, catalogue): flag for flag in merged}
-    for own in owned:
-        flag = told.get(_identity(own.name, catalogue))
-        if flag is None or _agree(own, flag, catalogue):
+    rivals = {_identity(flag.name, catalogue) for flag in further}
+    for mine in own:
+        if not mine.option or _identity(mine.name, catalogue) not in rivals:
             continue
-        where = ctx.process.role or ctx.process.name
-        meant = " ".join(own.values) or own.name
-        planned = f"without {own.name}" if own.implied and not own.values else f"for {meant!r}"
-        raise FlagError(
-            f"{flag.name} of {where} says {flag.text!r} ({flag.source}), but the plan is made {planned}"
-            f" ({own.source or CORE_DEFAULT})",
-            remedy=_remedy(own, flag, ctx.spec),
-        )
+        for flag in merged:
+            if _identity(flag.name, catalogue) == _identity(mine.name, catalogue):
+                _check(mine, flag, catalogue, ctx)
+
+
+def _check(own: Flag, flag: MergedFlag, catalogue: Catalogue | None, ctx: ProcessContext) -> None:
+    if _agree(own, flag, catalogue):
+        return
+    meant = " ".join(own.values) or own.name
+    planned = f"without {own.name}" if own.implied and not own.values else f"for {meant!r}"
+    raise FlagError(
+        f"{flag.name} of {ctx.process.role or ctx.process.name} says {flag.text!r} ({flag.source}), but the plan is"
+        f" made {planned} ({own.source or CORE_DEFAULT})",
+        remedy=_remedy(own, flag, ctx.spec),
+    )
 
 
 def _identity(name: str, catalogue: Catalogue | None) -> str:

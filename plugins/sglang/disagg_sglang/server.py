@@ -9,7 +9,7 @@ import attrs
 from disagg_run.context import ProcessContext, any_address, host_port
 from disagg_run.errors import SpecError
 from disagg_run.model_files import located, located_by
-from disagg_run.option_flags import option_flag, served_name_flag
+from disagg_run.option_flags import implied_flag, option_flag, served_name_flag
 from disagg_run.records import Command, Flag, flag
 from disagg_run.roles import dp_ranks
 from disagg_run.settable_ports import port_source
@@ -53,13 +53,15 @@ def _parallelism(ctx: ProcessContext) -> Iterator[Flag]:
         yield from _dp_attention(ctx)
     else:
         yield option_flag(ctx, "--dp-size", "dp", role.dp, implied=role.dp == 1)
-        yield option_flag(ctx, "--enable-dp-attention", "dp_attention", implied=True)
-        yield option_flag(ctx, "--attn-dp-size", "dp_attention", 1, implied=True)
-    alone = process.node_count == 1
-    if not alone and ctx.head is not None:
+        yield implied_flag("--enable-dp-attention", option=f"{process.role}.dp_attention")
+        yield implied_flag("--attn-dp-size", 1, option=f"{process.role}.dp_attention")
+    if process.node_count > 1 and ctx.head is not None:
         yield flag("--dist-init-addr", host_port(ctx.head.address, ctx.head.ports["dist_init"]))
-    yield flag("--nnodes", process.node_count, option=f"{process.role}.tp", implied=alone)
-    yield flag("--node-rank", process.node_rank, option="nodes", implied=alone)
+        yield flag("--nnodes", process.node_count, option=f"{process.role}.tp")
+        yield flag("--node-rank", process.node_rank, option="nodes")
+    else:
+        yield implied_flag("--nnodes", 1, option=f"{process.role}.tp")
+        yield implied_flag("--node-rank", 0, option="nodes")
 
 
 def _dp_attention(ctx: ProcessContext) -> Iterator[Flag]:

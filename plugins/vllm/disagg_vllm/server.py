@@ -8,7 +8,7 @@ import attrs
 
 from disagg_run.context import ProcessContext
 from disagg_run.model_files import located
-from disagg_run.option_flags import option_flag
+from disagg_run.option_flags import implied_flag, option_flag
 from disagg_run.records import Command, Flag, flag
 from disagg_run.roles import no_speculation, speculative_tokens
 from disagg_run.settable_ports import port_source
@@ -47,7 +47,7 @@ def _place(ctx: ProcessContext) -> Iterator[Flag]:
     name = flag("--served-model-name", models.served_name(ctx), source=spec.source(named), option="served_model_name")
     yield attrs.evolve(name, remark=_device_remark(ctx))
     # Beside the model as a word of the command the engine does not read it.
-    yield flag("--model", located(ctx)[0], option="model_path", implied=True)
+    yield implied_flag("--model", located(ctx)[0], option="model_path")
     if ctx.process.head:
         yield flag("--port", ctx.ports["http"], source=port_source(ctx, "http", "server_port", HTTP_PORT))
         address = router.bound_address(ctx)
@@ -82,13 +82,17 @@ def _experts(ctx: ProcessContext) -> Iterator[Flag]:
 def _nodes(ctx: ProcessContext) -> Iterator[Flag]:
     """What the nodes of one worker need to find each other; followers serve no HTTP."""
     process, head, size = ctx.process, ctx.head, parallel.sizes(ctx.role_spec)
+    if process.head:
+        yield implied_flag("--headless", option="nodes")
     spans = parallel.spans_replica(ctx)
-    yield flag("--nnodes", process.node_count if spans else 1, option=f"{process.role}.tp", implied=not spans)
-    yield flag("--node-rank", process.node_rank if spans else 0, option="nodes", implied=not spans)
-    yield flag("--headless", option="nodes", implied=process.head)
+    if not spans:
+        yield implied_flag("--nnodes", 1, option=f"{process.role}.tp")
+        yield implied_flag("--node-rank", 0, option="nodes")
     if process.node_count == 1 or head is None:
         return
     if spans:
+        yield flag("--nnodes", process.node_count, option=f"{process.role}.tp")
+        yield flag("--node-rank", process.node_rank, option="nodes")
         yield flag("--master-addr", head.address)
         yield flag("--master-port", head.ports["master"])
     if size.dp > 1:
@@ -100,6 +104,8 @@ def _nodes(ctx: ProcessContext) -> Iterator[Flag]:
         if not process.head:
             # Only without HTTP: with it, a start rank would make each node a server of its own ranks.
             yield flag("--data-parallel-start-rank", ranks.start, option="nodes")
+    if not process.head:
+        yield flag("--headless", option="nodes")
 
 
 def _sizes(ctx: ProcessContext) -> Iterator[Flag]:
