@@ -96,6 +96,9 @@ class Probe:
     #: For ``output``: what the process prints, on one line; ``{http:NAME}`` stands for host:port of the head NAME's
     #: HTTP.
     text: str = ""
+    #: For ``http``: the status with which a server that was ready says that it is broken for good; it is asked for all
+    #: the time, and ends the run. 0 = it has none, or also answers it when it is only busy.
+    broken_status: int = 0
 
 
 @attrs.frozen(kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -45,10 +46,13 @@ class Installed:
     other: Path
 
 
+_addresses = itertools.count(1)
+
+
 def addresses(count: int) -> list[str]:
-    """Loopback addresses that no other test process of this machine uses."""
+    """Loopback addresses that no other test of this machine uses, whose closed connections may still hold ports."""
     pid = os.getpid()
-    return [f"127.{150 + pid // 250 % 50}.{1 + pid % 250}.{number}" for number in range(1, count + 1)]
+    return [f"127.{150 + pid // 250 % 50}.{1 + pid % 250}.{next(_addresses)}" for _ in range(count)]
 
 
 def planned(recipe: str, installed: Installed, scratch: Path, **options: Any) -> LaunchPlan:

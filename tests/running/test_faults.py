@@ -194,6 +194,18 @@ def test_a_server_that_does_not_answer_other_nodes_is_named(launch: Starter) -> 
     assert "answers 503" in text
 
 
+def test_a_server_that_says_that_it_is_broken_is_not_waited_for(launch: Starter) -> None:
+    asked = Launch(words={"decode-0": ["--gets", 10]})
+    base = f"http://{asked.addresses[1]}:{HTTP}"
+    proof = Ready(kind="http", target=f"{base}/health", timeout_s=20, identity={"listener": "http"}, broken_status=503)
+    asked.fields = {"decode-0": {"ready": [proof]}}
+    launched = launch(asked.plan(), broken_s=0.05)
+    assert launched.end() == 11
+    assert launched.culprit()["process"] == "decode-0"
+    said = 'decode-0 of rank 1 says that it is broken: {}/health answers 503 ({{"status": "overloaded"}})'
+    assert launched.culprit()["message"] == said.format(base)
+
+
 def test_a_setup_that_fails_stops_all_before_servers_start(launch: Starter) -> None:
     asked = Launch()
     code = "import sys; print('no route to host'); sys.exit(2)"

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import msgpack  # type: ignore[import-untyped]
+import psutil
 import pytest
 import zmq
 from hypothesis import given
@@ -463,3 +464,34 @@ def test_a_server_registers_before_it_serves(version: str, start: Callable[..., 
     role = msgpack.unpackb(sent)["type" if version == "0.32.0" else "role"]
     assert role == "D"
     assert server.status(PORT, "/health") is None
+
+
+def core_of(server: Any) -> psutil.Process:
+    (core,) = psutil.Process(server.process.pid).children()
+    assert "EngineCor" in core.name()
+    return core
+
+
+def test_a_server_whose_engine_core_is_lost_says_so_at_once_and_ends_with_0(start: Callable[..., Any]) -> None:
+    server = start(SERVER, argv("producer"), options=QUICK)
+    server.wait_status(PORT, "/health")
+    core_of(server).kill()
+    server.wait_status(PORT, "/health", 503)
+    refused = server.post(PORT, "/v1/completions", {"model": "fake-model", "prompt": "a", "max_tokens": 1})
+    assert refused.status_code == 500
+    assert server.wait_exit() == 0
+    assert "engine core died" in server.log
+
+
+def test_an_engine_core_ends_with_its_server_in_order_and_outlives_a_killed_one(start: Callable[..., Any]) -> None:
+    first, second = (start(SERVER, argv("producer"), options=QUICK) for _ in range(2))
+    for server in (first, second):
+        server.wait_status(PORT, "/health")
+    ended, orphan = core_of(first), core_of(second)
+    first.process.terminate()
+    assert first.wait_exit() == 0
+    ended.wait(5)
+    second.process.kill()
+    second.wait_exit()
+    assert orphan.is_running()
+    orphan.kill()

@@ -61,6 +61,8 @@ class Ready:
     timeout_s: float
     #: What makes the answer ours, and who must own the socket: ``{"listener": "http", "served_model": …, "url": …}``.
     identity: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map)
+    #: Status with which a process that was ready says that it is broken for good; 0 = it has none.
+    broken_status: int = attrs.field(default=0, metadata=_OMIT)
 
     def __str__(self) -> str:
         proof = {"exit": "ends with 0", "output": f"prints {self.target!r}"}.get(

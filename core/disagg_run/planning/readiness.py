@@ -39,7 +39,15 @@ def readiness(
             target = place if probe.kind == "tcp" else f"http://{place}{probe.path}"
             if probe.kind == "output":
                 target = _HEAD.sub(lambda match: _place_of(match[1], heads), probe.text)
-            proofs.append(Ready(kind=probe.kind, target=target, timeout_s=float(probe.timeout_s), identity=identity))
+            proofs.append(
+                Ready(
+                    kind=probe.kind,
+                    target=target,
+                    timeout_s=float(probe.timeout_s),
+                    identity=identity,
+                    broken_status=probe.broken_status,
+                )
+            )
     return tuple(proofs)
 
 

@@ -59,6 +59,9 @@ class BringUp:
         repeated = probes_to_repeat(process)
         if repeated:
             agent.spawn(self._watch(running, repeated))
+        for ready in repeated:
+            if ready.broken_status:
+                agent.spawn(self._watch_broken(running, ready))
 
     def run(self, process: PlannedProcess) -> Running:
         """Start ``process`` now, and say so."""
@@ -174,6 +177,17 @@ class BringUp:
                     f"{running.name} of rank {agent.rank} was ready and is not any more for {now - good:.0f} s: {lack}"
                 )
                 agent.blame(GateTimeout(text), running.name)
+                return
+
+    async def _watch_broken(self, running: Running, ready: Ready) -> None:
+        """Ask a ready process whether it is broken: one that lost a worker may take seconds to exit."""
+        agent = self._agent
+        while running.exit is None:
+            await asyncio.sleep(agent.timing.broken_s)
+            said = await agent.prober.broken(ready)
+            if said and running.exit is None:
+                error = ProcessDied(f"{running.name} of rank {agent.rank} says that it is broken: {said}")
+                agent.blame(error, running.name)
                 return
 
     async def watch_stopped(self) -> None:

@@ -106,6 +106,11 @@ class Prober:
         choices = data.get("choices") if isinstance(data, dict) else None
         return "" if choices else f"{url} answers {status} without a completion"
 
+    async def broken(self, ready: Ready) -> str:
+        """What a process says that was ready and is broken for good; "" where it says nothing of the kind."""
+        status, _, lack = await self._ask("GET", ready.target, None, ANSWER_S)
+        return lack if status == ready.broken_status else ""
+
     async def _identity(self, ready: Ready, answer_s: float) -> str:
         model, url = ready.identity.get("served_model"), ready.identity.get("url")
         if not model or not url:

@@ -21,6 +21,10 @@ WINDOW_PORT = 20000
 #: Ports of such a window. The engine asks for some five a data-parallel rank, and steps over those that are taken.
 WINDOW = 100
 
+#: What ``/health`` answers once an engine core is dead, within 0.1 s, and only then: before it is ready nothing listens
+#: (``entrypoints/serve/instrumentator/health.py`` of 0.32.0; a killed core of it). The main process exits 5 s later.
+BROKEN = 503
+
 #: The public launcher waits 1800 s for servers, but tells the engine to give itself 3600 s to load.
 SERVER_TIMEOUT_S = 3600.0
 ROUTER_TIMEOUT_S = 1800.0
@@ -34,7 +38,7 @@ def server_listeners(ctx: ProcessContext) -> Iterator[Listener]:
     size = parallel.sizes(ctx.role_spec)
     if ctx.process.head:
         timeout, served = ctx.setting("server_timeout_s", SERVER_TIMEOUT_S), models.served_name(ctx)
-        probe = Probe(kind="http", path="/health", timeout_s=timeout, served_model=served)
+        probe = Probe(kind="http", path="/health", timeout_s=timeout, served_model=served, broken_status=BROKEN)
         yield settable(ctx, "http", "server_port", HTTP_PORT, probe=probe, flag="--port")
         if parallel.spans_replica(ctx):
             yield Listener(name="master", default_port=MASTER_PORT, flag="--master-port")

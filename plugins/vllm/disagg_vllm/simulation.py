@@ -1,10 +1,9 @@
 """The stand-in of ``vllm serve``: head, headless follower or hybrid, as prefill, decode or alone.
 
 Known of the engine (sources of 0.19.1 and 0.32.0; 0.32.0 run on a processor): flags of 0.32.0; that the HTTP port is
-bound before the engine starts and refuses connections until it answers 200, never 503; that a taken one means exit code
-1, SIGTERM and the loss of its engine core exit code 0; that a MoRI-IO server registers with the router before its HTTP
-is open; the ports; which processes serve HTTP when a worker spans nodes. Prefill and decode are in
-``simulation_peers``.
+bound before the engine starts and refuses connections until it answers 200; that a taken one means exit code 1, and
+SIGTERM exit code 0; that a MoRI-IO server registers with the router before its HTTP is open; the ports; which processes
+serve HTTP when a worker spans nodes. Prefill and decode are in ``simulation_peers``, the core in ``simulation_core``.
 
 Our choice: a worker that loses a node hangs; a follower that loses its head says so for ever (public reports) and
 stays. Where a version other than 0.32.0 is stood for, its flags are taken for those of 0.32.0.
@@ -32,6 +31,7 @@ from disagg_run.simulation.options import parse_options, split_words
 from disagg_run.simulation.process import Died, Stage, run_stand_in
 from disagg_run.simulation.server import ModelServer
 from disagg_run.simulation.text import token_ids
+from disagg_vllm.simulation_core import EngineCore
 from disagg_vllm.simulation_peers import Peer
 from disagg_vllm.simulation_registration import keep_registered, registers
 from disagg_vllm.simulation_settings import Settings, read_settings
@@ -42,21 +42,22 @@ _CATALOGUES = Path(__file__).parent / "catalogues"
 class Endpoints:
     """The routes beside OpenAI's."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, core: EngineCore) -> None:
         self._settings = settings
+        self._core = core
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes to ``app``."""
         for path in ("/health", "/ping"):
-            app.router.add_get(path, self._ok)
-        app.router.add_post("/ping", self._ok)
+            app.router.add_get(path, self._health)
+        app.router.add_post("/ping", self._health)
         app.router.add_get("/version", self._version)
         app.router.add_get("/load", self._load)
         app.router.add_post("/v1/completions/render", partial(self._render, "text"))
         app.router.add_post("/v1/chat/completions/render", partial(self._render, "chat"))
 
-    async def _ok(self, request: web.Request) -> web.Response:
-        return web.Response()
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response(status=503 if self._core.dead else 200)
 
     async def _version(self, request: web.Request) -> web.Response:
         return web.json_response({"version": ".".join(map(str, self._settings.version))})
@@ -86,10 +87,12 @@ async def live(stage: Stage, settings: Settings) -> None:
         api_keys=settings.api_keys,
     )
     bound = None if settings.headless else _bind_early(settings)
+    core = EngineCore()
+    stage.start(core.live())
     await _meet(stage, settings)
     await stage.load()
     peer = Peer(settings, server)
-    server.exchange = peer
+    server.exchange = core.guard(peer)
     await peer.open_ports(stage)
     if registers(settings):
         stage.start(keep_registered(settings))
@@ -97,7 +100,7 @@ async def live(stage: Stage, settings: Settings) -> None:
     if bound is not None:
         stage.log(f"(APIServer pid={os.getpid()}) INFO Starting vLLM server on http://{settings.host}:{settings.port}")
         app = server.application()
-        Endpoints(settings).add_to(app)
+        Endpoints(settings, core).add_to(app)
         await stage.serve_uvicorn(app, bound)
     stage.ready()
     await stage.ended()
