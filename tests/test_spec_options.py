@@ -32,7 +32,8 @@ SAMPLES = {
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key_text)
 def test_every_option_can_be_given_in_every_layer(host: Host, option: Option) -> None:
     special = {"engine": "toy-disagg", "model": "toy-model", "connector": "toy", "router.mode": "external"}
-    text = special.get(option.key_text) or ("1.2" if option.form == "version" else SAMPLES.get(option.type, "x"))
+    of_form = {"version": "1.2", "mount": "/x"}
+    text = special.get(option.key_text) or of_form.get(option.form) or SAMPLES.get(option.type, "x")
     name, _, value = text.rpartition("=")
     variable = f"{option.variable}_{name.upper()}" if name else option.variable
     ways: list[tuple[dict[str, str], dict[str, str], str]] = [

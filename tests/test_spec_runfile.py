@@ -113,7 +113,7 @@ def test_every_option_has_a_key_that_is_read() -> None:
     samples |= {"settings": "{a: b}", "str": "plan"}
     for option in OPTIONS:
         text = "".join(f"{'  ' * depth}{part}:\n" for depth, part in enumerate(option.key))
-        sample = "1.2" if option.form == "version" else samples.get(option.type, "x")
+        sample = {"version": "1.2", "mount": "/x"}.get(option.form) or samples.get(option.type, "x")
         found = run_file(text.rstrip() + " " + sample + "\n", "r.yaml")
         assert {each.path[: len(option.fields[0])] for each in found} == set(option.fields)
 

@@ -98,6 +98,8 @@ class RankContext:
     first_node: Node
     #: Ports of services and the router by process name, once allocated: ``peers["router"]["http"]``.
     peers: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict, converter=frozen_map)
+    #: Where the model lies on the host, where that is not ``model_path``; "" = it is.
+    model_source: str = ""
     #: Names of this rank's server processes.
     servers: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
     #: ``heads`` by role; one mapping for all contexts of a plan, so that asking for a role costs nothing.

@@ -27,7 +27,10 @@ _VERBS = (f"{_LIBRARIES}/libibverbs.so.1", f"{_LIBRARIES}/libibverbs", "/etc/lib
 
 
 def container_needs(facts: NodeFacts | None, *, vendor: Vendor, model: str) -> ContainerNeeds:
-    """GPUs, NICs, limits, the directory ``model``, and the host's RDMA libraries where a NIC asks for them."""
+    """GPUs, NICs, limits, the directory ``model``, and the host's RDMA libraries where a NIC asks for them.
+
+    ``model``: as ``model_to_mount`` of ``disagg_run.model_files`` gives it; "" = the user's mounts have it.
+    """
     drivers = {nic.driver for nic in facts.nics} if facts else set()
     providers = [files for start, files in _PROVIDERS.items() if any(each.startswith(start) for each in drivers)]
     libraries = (*_VERBS, *(file for files in providers for file in files)) if providers else ()
@@ -37,7 +40,7 @@ def container_needs(facts: NodeFacts | None, *, vendor: Vendor, model: str) -> C
         groups=("video",) if amd else (),
         ulimits={"memlock": "-1", "nofile": "1048576"},
         mounts=(
-            Mount(source=mounted_dir(model), target=mounted_dir(model)),
+            *([Mount(source=mounted_dir(model), target=mounted_dir(model))] if model else []),
             *(Mount(source=file, target=file, optional=True) for file in libraries),
         ),
     )

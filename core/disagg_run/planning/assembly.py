@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 import attrs
 
 from disagg_run.context import Process, RankContext, host_port
 from disagg_run.flags import MergedFlag
 from disagg_run.host import Selection
+from disagg_run.planning.containers import check_paths, planned_container
 from disagg_run.planning.contexts import Basis
 from disagg_run.planning.document import (
     Group,
     LaunchPlan,
-    PlannedContainer,
     PlannedModel,
     PlannedProcess,
     Provenance,
@@ -26,10 +25,9 @@ from disagg_run.planning.document import (
 from disagg_run.planning.environment import MergedEnv
 from disagg_run.planning.readiness import SETUP_TIMEOUT_S, check_order, order, readiness
 from disagg_run.ports import Allocation
-from disagg_run.records import ContainerNeeds, Listener, Patch, Preflight
+from disagg_run.records import Listener, Patch, Preflight
 from disagg_run.sources import CORE_DEFAULT, Layer, Source
 
-T = TypeVar("T")
 _KINDS = ("setup", "service", "server", "router", "workload")
 
 
@@ -83,7 +81,7 @@ def assemble(
         engine=spec.engine,
         engine_version=basis.engine_version,
         connector=basis.connector,
-        model=PlannedModel(name=spec.model, path=basis.model_path, served_name=_served_name(basis, drafts)),
+        model=PlannedModel(name=spec.model, path=basis.model_source, served_name=_served_name(basis, drafts)),
         bound=basis.layout.bound,
         simulated=spec.simulate,
         plugins=selection.plugins,
@@ -174,19 +172,22 @@ def _groups(rank: RankDraft, selection: Selection, waits: _Waits, patches: tuple
         # A process names another image than the engine's only where containers are used at all.
         image = (draft.image or ctx.spec.image) if ctx.spec.image else None
         by_image.setdefault(image, []).append(draft)
-    needs = _united(each.record for each in selection.container(ctx)) if ctx.spec.image else ContainerNeeds()
+    needs = [each.record for each in selection.container(ctx)] if ctx.spec.image else []
     preflight = _preflight(ctx, selection)
     groups = []
     for image, processes in by_image.items():
         if not processes:
             continue
         own = image == ctx.spec.image
+        container = planned_container(image, needs if own else (), ctx) if image else None
         group = Group(
-            container=PlannedContainer(image=image, needs=needs if own else ContainerNeeds()) if image else None,
+            container=container,
             patches=patches if own else (),
             preflight=preflight if own else (),
             processes=tuple(waits.of(draft, ctx.rank, ctx.node.address) for draft in processes),
         )
+        if container is not None:
+            check_paths(container, group.processes, ctx)
         groups.append((group, tuple(processes)))
     return tuple(groups)
 
@@ -194,26 +195,6 @@ def _groups(rank: RankDraft, selection: Selection, waits: _Waits, patches: tuple
 def _preflight(ctx: RankContext, selection: Selection) -> tuple[Preflight, ...]:
     checks = [each.record for each in selection.preflight(ctx)]
     return tuple(attrs.evolve(check, required=False) if check.name in ctx.spec.waive else check for check in checks)
-
-
-def _united(needs: Iterable[ContainerNeeds]) -> ContainerNeeds:
-    united = ContainerNeeds()
-    for need in needs:
-        united = ContainerNeeds(
-            mounts=_union(united.mounts, need.mounts),
-            devices=_union(united.devices, need.devices),
-            groups=_union(united.groups, need.groups),
-            capabilities=_union(united.capabilities, need.capabilities),
-            ulimits={**united.ulimits, **need.ulimits},
-            shm_bytes=max(united.shm_bytes, need.shm_bytes),
-            ipc_host=united.ipc_host or need.ipc_host,
-            network_host=united.network_host or need.network_host,
-        )
-    return united
-
-
-def _union(first: tuple[T, ...], second: tuple[T, ...]) -> tuple[T, ...]:
-    return tuple(dict.fromkeys((*first, *second)))
 
 
 def _patches(basis: Basis, selection: Selection, drafts: Sequence[RankDraft]) -> dict[int, tuple[Patch, ...]]:

@@ -22,6 +22,8 @@ class Basis:
     spec: LaunchSpec
     engine: Engine
     model: ModelRow
+    #: Where the model lies on the hosts, and where the engine's processes find it.
+    model_source: str
     model_path: str
     engine_version: str
     connector: str
@@ -64,6 +66,7 @@ class Basis:
                 node=node,
                 facts=self.facts.get(rank),
                 heads=heads,
+                model_source=self.model_source if self.model_source != self.model_path else "",
                 heads_by_role=by_role,
                 first_node=self.layout.nodes[0],
                 peers=peer_ports,

@@ -36,7 +36,7 @@ class PlannedModel:
 
     #: As in the engine's table.
     name: str
-    #: Path on the nodes.
+    #: Path on the nodes' hosts.
     path: str
     #: Name that clients must use in requests.
     served_name: str

@@ -10,6 +10,7 @@ from disagg_run.context import ProcessContext, RankContext
 from disagg_run.errors import SpecError
 from disagg_run.facts import NodeFacts
 from disagg_run.host import Host, Selection, build_host
+from disagg_run.mounts import asked_mounts, inside
 from disagg_run.near_miss import did_you_mean
 from disagg_run.planning.assembly import ProcessDraft, RankDraft, assemble
 from disagg_run.planning.commands import Program, asked_args, build_command, build_env, program_catalogue
@@ -66,7 +67,8 @@ class _Planning:
             spec=spec,
             engine=engine,
             model=row,
-            model_path=model_path(spec),
+            model_source=model_path(spec),
+            model_path=inside(asked_mounts(spec), model_path(spec)) or model_path(spec),
             engine_version=version,
             connector=self.selection.connector.name,
             layout=place(spec, engine, tp, known_gpus=_known_gpus(spec, facts)),
@@ -82,6 +84,9 @@ class _Planning:
         self.warnings: dict[str, Remark] = {
             text: Remark(message=text, source=str(source)) for text, source in spec.notices
         }
+        if spec.mounts and not spec.image:
+            text = "mounts are asked for, but no image is: what runs on the bare host sees all of it"
+            self.warnings[text] = Remark(message=text, source=str(spec.source(f"mounts.{spec.mounts[0]}")))
 
     def _check_waivers(self, spec: LaunchSpec) -> None:
         # Preflight names are known only with contexts; a waiver must at least not be a slip of a parity name.

@@ -149,6 +149,8 @@ class LaunchSpec:
     engine_version: str | None = None
     #: Container image of the engine; None = on the bare host.
     image: str | None = None
+    #: What containers see of the host beside what plugins mount, as ``/HOST:/INSIDE[:ro]``.
+    mounts: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
     prefill: RoleSpec = attrs.field(factory=RoleSpec)
     decode: RoleSpec = attrs.field(factory=RoleSpec)
     router: RouterSpec = attrs.field(factory=RouterSpec)
@@ -207,6 +209,8 @@ class LaunchSpec:
             if isinstance(value, Mapping):
                 # A process name such as decode-0.1 holds a dot itself.
                 return not any(rest == key or rest.startswith(f"{key}.") for key in value)
+            if isinstance(value, tuple):  # one of several: a waiver, a mount
+                return not value
             part, _, rest = rest.partition(".")
             field = getattr(attrs.fields(type(value)), part, None)
             if field is None:

@@ -18,7 +18,7 @@ Type = Literal[
     "int", "float", "bool", "str", "list", "sizes", "rate", "nodes", "args", "names", "env", "settings", "simulation"
 ]
 #: What a text, or each text of a list, must look like beside its type.
-Form = Literal["", "image", "device", "path", "secret", "version"]
+Form = Literal["", "image", "device", "mount", "path", "secret", "version"]
 #: Types that may stand several times on a command line.
 REPEATABLE: tuple[Type, ...] = ("args", "names", "env", "settings", "simulation")
 

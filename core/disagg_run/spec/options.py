@@ -49,6 +49,15 @@ _WHAT = (
         form="version",
     ),
     Option(key="image", summary="container image of the engine; default: the bare host", group=WHAT, form="image"),
+    Option(
+        key="mounts",
+        summary="what containers see of the host beside the model; what lies below /HOST is named by /INSIDE there",
+        group=WHAT,
+        type="names",
+        form="mount",
+        flag="--mount",
+        metavar="/HOST:/INSIDE[:ro]",
+    ),
 )
 
 _NODES = (

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from disagg_run.declarations import Setting
+from disagg_run.mounts import read_mount
 from disagg_run.spec.model import Node
 from disagg_run.spec.option import Form, Option
 
@@ -79,6 +80,11 @@ def check_form(form: Form, text: str) -> None:
         raise BadValueError(f"{text!r} is no image: a reference has no blanks")
     if form == "device" and not _DEVICE.fullmatch(text):
         raise BadValueError(f"{text!r} is no name of a device: letters, digits and . _ : -")
+    if form == "mount":
+        try:
+            read_mount(text)
+        except ValueError as error:
+            raise BadValueError(str(error)) from None
     if form == "path" and text.startswith("~"):
         raise BadValueError(f"{text!r} begins with ~, which nothing expands: write the path in full")
     if form == "secret" and not _VARIABLE.fullmatch(text):

@@ -8,7 +8,7 @@ from disagg_atom import environment, listeners, models, preflight, router, serve
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import Engine, SharedValue
 from disagg_run.hookspecs import hookimpl
-from disagg_run.model_files import located
+from disagg_run.model_files import model_to_mount
 from disagg_run.node_needs import container_needs
 from disagg_run.records import Command, ContainerNeeds, EnvSetting, Listener, Preflight, Simulation
 
@@ -74,7 +74,7 @@ def disagg_env(ctx: ProcessContext) -> Iterable[EnvSetting]:
 
 @hookimpl
 def disagg_container(ctx: RankContext) -> Iterable[ContainerNeeds]:
-    return [container_needs(ctx.facts, vendor="amd", model=located(ctx)[0])]
+    return [container_needs(ctx.facts, vendor="amd", model=model_to_mount(ctx))]
 
 
 @hookimpl

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import Engine, SharedValue
 from disagg_run.hookspecs import hookimpl
-from disagg_run.model_files import located
+from disagg_run.model_files import model_to_mount
 from disagg_run.node_needs import container_needs
 from disagg_run.records import Command, ContainerNeeds, EnvSetting, Listener, Preflight, Simulation
 from disagg_vllm import environment, listeners, models, preflight, router, server, settings, versions
@@ -76,7 +76,7 @@ def disagg_env(ctx: ProcessContext) -> Iterable[EnvSetting]:
 
 @hookimpl
 def disagg_container(ctx: RankContext) -> Iterable[ContainerNeeds]:
-    return [container_needs(ctx.facts, vendor=device(ctx), model=located(ctx)[0])]
+    return [container_needs(ctx.facts, vendor=device(ctx), model=model_to_mount(ctx))]
 
 
 @hookimpl
