@@ -10,6 +10,7 @@ from disagg_run.hookspecs import hookimpl
 from disagg_run.model_files import model_to_mount
 from disagg_run.node_needs import container_needs
 from disagg_run.records import Command, ContainerNeeds, EnvSetting, Listener, Preflight, ServiceProcess, Simulation
+from disagg_run.simulation.offline import OFFLINE
 from disagg_sglang import (
     environment,
     hicache,
@@ -112,7 +113,9 @@ def disagg_preflight(ctx: RankContext) -> Iterable[Preflight]:
 @hookimpl
 def disagg_simulation(ctx: ProcessContext) -> Iterable[Simulation]:
     if ctx.process.kind == "router":
-        return [Simulation(program=("@python", "-m", "sglang_router.launch_router"), stand_in=False)]
+        return [Simulation(program=(*OFFLINE, "sglang_router.launch_router"), stand_in=False)]
+    if ctx.process.name == hicache.MASTER:
+        return [Simulation(program=("@python", "-m", "disagg_sglang.simulation_store"))]
     if ctx.process.kind != "server":
         return ()
     words = ("-m", "disagg_sglang.simulation", "--catalogue-version", versions.catalogue_version(ctx.engine_version))

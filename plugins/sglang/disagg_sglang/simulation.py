@@ -3,7 +3,7 @@
 Known of the engine (its sources and parsers, 0.5.9 to 0.5.23): the flags; that HTTP opens when the model is loaded
 and ``/health`` is 503 until the warm-up is over, then generates a token; the ports of DP attention and of the bootstrap
 server; that a follower answers only ``/ping``, ``/health`` and ``/health_generate``, on the same port, once its ranks
-are ready. Prefill and decode are in ``simulation_peers``.
+are ready. Prefill and decode are in ``simulation_peers``, HiCache's store in ``simulation_hicache``.
 
 Our choice: a worker that loses a follower stops answering (a collective that hangs); a follower that loses its head
 says so for ever (as public reports tell) and stays.
@@ -30,6 +30,7 @@ from disagg_run.simulation.log import complain
 from disagg_run.simulation.options import Options, parse_options, split_words
 from disagg_run.simulation.process import Died, Stage, run_stand_in
 from disagg_run.simulation.server import ModelServer
+from disagg_sglang.simulation_hicache import attach_to_store
 from disagg_sglang.simulation_peers import DecodePeer, PrefillPeer, serve_bootstrap
 
 PROGRAM = ("-m", "sglang.launch_server")
@@ -236,6 +237,7 @@ async def live_as_head(stage: Stage, settings: Settings) -> None:
         server.exchange = DecodePeer(settings, server)
     await rendezvous.joined(stage.options.join_timeout_s)
     await stage.load()
+    await attach_to_store(stage, settings)
     app = server.application()
     endpoints = Endpoints(settings, stage.options)
     endpoints.add_to(app)
@@ -260,6 +262,7 @@ async def live_as_follower(stage: Stage, settings: Settings) -> None:
     if settings.mode == "prefill":
         await PrefillPeer.start_follower(stage, settings)
     await stage.load()
+    await attach_to_store(stage, settings)
     app = web.Application()
     for path in ("/ping", "/health", "/health_generate"):
         app.router.add_get(path, _pong)

@@ -10,6 +10,7 @@ from disagg_run.hookspecs import hookimpl
 from disagg_run.model_files import model_to_mount
 from disagg_run.node_needs import container_needs
 from disagg_run.records import Command, ContainerNeeds, EnvSetting, Listener, Preflight, Simulation
+from disagg_run.simulation.offline import OFFLINE
 from disagg_vllm import environment, listeners, models, preflight, router, server, settings, versions
 from disagg_vllm.devices import device
 
@@ -87,7 +88,7 @@ def disagg_preflight(ctx: RankContext) -> Iterable[Preflight]:
 @hookimpl
 def disagg_simulation(ctx: ProcessContext) -> Iterable[Simulation]:
     if ctx.process.kind == "router":
-        return [Simulation(program=("@python", "-m", "vllm_router.launch_router"), stand_in=False)]
+        return [Simulation(program=(*OFFLINE, "vllm_router.launch_router"), stand_in=False)]
     if ctx.process.kind != "server":
         return ()
     words = ("@python", "-m", "disagg_vllm.simulation", "--catalogue-version", ctx.engine_version)
