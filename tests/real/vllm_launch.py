@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,10 @@ PROMPTS = tuple(
     for number in range(20)
 )
 TOKENS = 12
+
+
+#: Launches a plan with the installed engine.
+Starter = Callable[[LaunchPlan], Launched]
 
 
 @attrs.frozen(kw_only=True)
@@ -59,7 +63,9 @@ def planned(recipe: str, installed: Installed, scratch: Path, **options: Any) ->
     """The plan of an example at addresses and paths of this test; ``options`` as on a command line."""
     nodes = addresses(4 if "2p2d" in recipe else 2)
     # The router's metrics are on 127.0.0.1 for all launches of this machine.
-    settings = [f"shared_storage_path={scratch / 'kv'}", f"prometheus_port={20000 + os.getpid() % 9000}"]
+    settings = [f"prometheus_port={20000 + os.getpid() % 9000}"]
+    if "connector" not in options:
+        settings.append(f"shared_storage_path={scratch / 'kv'}")
     given = {"nodes": ",".join(nodes), "model_path": str(installed.model), "settings": settings, **options}
     return plan(read_spec(options=given, recipe=EXAMPLES / recipe, environ={}, host=HOST), host=HOST)
 

@@ -19,7 +19,7 @@ from disagg_run.running.status import read_status, status_text
 from tests.running import matrix
 from tests.running.launched import Launched, alive, until
 from tests.running.matrix import Cell, run_cell
-from tests.running.plans import HTTP, Launch, addresses, command, edges, plan, python, router, server
+from tests.running.plans import HTTP, ROUTER, Launch, addresses, command, edges, plan, python, router, server
 
 Starter = Callable[..., Launched]
 
@@ -176,6 +176,22 @@ def test_a_router_through_which_nothing_comes_is_no_success(launch: Starter) -> 
     assert launched.end() == 14
     assert "no generation came through router" in launched.err.read_text()
     assert "answers 502" in launched.err.read_text()
+
+
+def test_a_router_that_refuses_every_generation_is_not_waited_for_to_its_deadline(launch: Starter) -> None:
+    asked = Launch(words={"router": [f"http://{addresses(1)[0]}:{HTTP}"]})
+    place = f"{asked.addresses[0]}:{ROUTER}"
+    proofs = [
+        Ready(kind=kind, target=f"http://{place}{path}", timeout_s=600, identity={"listener": "http"})
+        for kind, path in (("http", "/health"), ("generation", "/v1/completions"))
+    ]
+    asked.fields = {"router": {"ready": proofs}}
+    launched = launch(asked.plan(), canary_errors_s=1.0, progress_s=0.2)
+    assert launched.end() == 14
+    assert launched.culprit()["process"] == "router"
+    refusal = f"http://{place}/v1/completions answers 502"
+    assert f"no generation came through router in 1 s: {refusal}" in launched.culprit()["message"]
+    assert f"router (rank 0, started: {refusal}" in launched.text()
 
 
 def test_smoke_requests_that_fail_fail_the_run(launch: Starter) -> None:

@@ -468,7 +468,7 @@ def test_a_server_registers_before_it_serves(version: str, start: Callable[..., 
 
 def core_of(server: Any) -> psutil.Process:
     (core,) = psutil.Process(server.process.pid).children()
-    assert "EngineCor" in core.name()
+    server.wait_for(lambda: "EngineCor" in core.name(), "the core's name")
     return core
 
 

@@ -8,7 +8,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from disagg_run.errors import GateTimeout, PreflightError, ProcessDied
+from disagg_run.errors import CanaryError, GateTimeout, PreflightError, ProcessDied
 from disagg_run.planning.document import PlannedProcess, Ready
 from disagg_run.running import probes, supervisor
 from disagg_run.running.gates import Stage, join_ports, waits_of
@@ -49,8 +49,8 @@ class BringUp:
             if process.name in agent.share.listened:
                 agent.spawn(self._listening(running))
             for ready in process.ready:
-                await until_ready(agent.prober, running, ready)
-        except (GateTimeout, PreflightError) as error:
+                await until_ready(agent.prober, running, ready, agent.timing.canary_errors_s)
+        except (CanaryError, GateTimeout, PreflightError) as error:
             agent.blame(error, process.name)
             return
         # Written before others are told, so that the events of two ranks stand in the order of cause and effect.

@@ -101,6 +101,8 @@ class FirstRank:
             if brief.kind != "workload" and not agent.board.reached(name, "ready"):
                 stage = agent.board.stage(name)
                 what = f"{stage}, to prove {' and '.join(brief.targets)}" if stage != "planned" else "not started"
+                lack = next((each.lack for each in agent.supervisor.started if each.name == name), "")
+                what = f"{stage}: {lack}" if lack else what
                 parts.append(f"{name} (rank {brief.rank}, {what})")
         more = f" and {len(parts) - _NAMED} more" if len(parts) > _NAMED else ""
         return ", ".join(parts[:_NAMED]) + more

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from disagg_run.errors import GateTimeout, PreflightError
+from disagg_run.errors import CanaryError, GateTimeout, PreflightError
 from disagg_run.planning.document import Ready
 from disagg_run.running import sockets
 from disagg_run.running.output import until_printed
@@ -74,6 +74,25 @@ def generation_body(url: str, model: str, *, tokens: int, stream: bool = False, 
     return {**asked, "prompt": text}
 
 
+class Lack(str):
+    """What a proof still lacks, in words; "" where it lacks nothing."""
+
+    #: HTTP status of the answer that was no proof; 0 where there was none.
+    status: int = 0
+
+    @classmethod
+    def of(cls, text: str, status: int = 0) -> Lack:
+        """A lack with the answer's status."""
+        lack = cls(text)
+        lack.status = status
+        return lack
+
+    @property
+    def refused(self) -> bool:
+        """Whether something answered that it will not do what was asked; 503 says that it cannot do it yet."""
+        return self.status >= 400 and self.status != 503
+
+
 class Prober:
     """Asks the probes of a plan."""
 
@@ -81,13 +100,13 @@ class Prober:
         self._client = client
         self._model = model
 
-    async def lacking(self, ready: Ready, answer_s: float = ANSWER_S) -> str:
-        """What ``ready`` still lacks, in words; "" where it is proved (ownership aside).
+    async def lacking(self, ready: Ready, answer_s: float = ANSWER_S) -> Lack:
+        """What ``ready`` still lacks; "" where it is proved (ownership aside).
 
         ``answer_s``: seconds that each answer may take.
         """
         if ready.kind == "tcp":
-            return await closed(ready.target)
+            return Lack(await closed(ready.target))
         if ready.kind == "http":
             lack = (await self._ask("GET", ready.target, None, answer_s))[2]
         elif ready.kind == "generation":
@@ -97,79 +116,89 @@ class Prober:
             raise AssertionError(f"an exit is awaited, not asked for: {ready.kind}")
         return lack or await self._identity(ready, answer_s)
 
-    async def generate(self, url: str, model: str, *, timeout_s: float = ANSWER_S) -> str:
+    async def generate(self, url: str, model: str, *, timeout_s: float = ANSWER_S) -> Lack:
         """Why one generation does not come back from ``url``; "" where it does."""
         body = generation_body(url, model, tokens=PROBE_TOKENS)
         status, data, lack = await self._ask("POST", url, body, timeout_s)
         if lack:
             return lack
         choices = data.get("choices") if isinstance(data, dict) else None
-        return "" if choices else f"{url} answers {status} without a completion"
+        return Lack() if choices else Lack(f"{url} answers {status} without a completion")
 
-    async def broken(self, ready: Ready) -> str:
+    async def broken(self, ready: Ready) -> Lack:
         """What a process says that was ready and is broken for good; "" where it says nothing of the kind."""
-        status, _, lack = await self._ask("GET", ready.target, None, ANSWER_S)
-        return lack if status == ready.broken_status else ""
+        lack = (await self._ask("GET", ready.target, None, ANSWER_S))[2]
+        return lack if lack.status == ready.broken_status else Lack()
 
-    async def _identity(self, ready: Ready, answer_s: float) -> str:
+    async def _identity(self, ready: Ready, answer_s: float) -> Lack:
         model, url = ready.identity.get("served_model"), ready.identity.get("url")
         if not model or not url:
-            return ""
+            return Lack()
         _, data, lack = await self._ask("GET", url, None, answer_s)
         if lack:
             return lack
         listed = data.get("data") if isinstance(data, dict) else None
         names = [str(each.get("id")) for each in listed or () if isinstance(each, dict)]
-        return "" if model in names else f"{url} serves {', '.join(names) or 'no model'}, not {model}"
+        return Lack() if model in names else Lack(f"{url} serves {', '.join(names) or 'no model'}, not {model}")
 
-    async def _ask(self, method: str, url: str, body: Any, timeout_s: float) -> tuple[int, Any, str]:
+    async def _ask(self, method: str, url: str, body: Any, timeout_s: float) -> tuple[int, Any, Lack]:
         import httpx
 
         try:
             answer = await asyncio.wait_for(self._client.request(method, url, json=body, timeout=timeout_s), timeout_s)
         except (asyncio.TimeoutError, httpx.TimeoutException):
-            return 0, None, f"{url} does not answer within {timeout_s:g} s"
+            return 0, None, Lack(f"{url} does not answer within {timeout_s:g} s")
         except httpx.ConnectError:
             host, port = place(url)
-            return 0, None, f"nothing listens on {host} port {port}"
+            return 0, None, Lack(f"nothing listens on {host} port {port}")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return 0, None, f"{url}: {error or type(error).__name__}"
+            return 0, None, Lack(f"{url}: {error or type(error).__name__}")
         if answer.status_code != 200:
             detail = " ".join(answer.text[:200].split())
-            return answer.status_code, None, f"{url} answers {answer.status_code}{f' ({detail})' if detail else ''}"
+            text = f"{url} answers {answer.status_code}{f' ({detail})' if detail else ''}"
+            return answer.status_code, None, Lack.of(text, answer.status_code)
         try:
-            return answer.status_code, answer.json(), ""
+            return answer.status_code, answer.json(), Lack()
         except ValueError:  # /health often has no body
-            return answer.status_code, None, ""
+            return answer.status_code, None, Lack()
 
 
-async def until_ready(prober: Prober, running: Running, ready: Ready) -> None:
+async def until_ready(prober: Prober, running: Running, ready: Ready, errors_s: float) -> None:
     """Wait until ``running`` has proved ``ready`` by a socket of its own.
 
-    Raises GateTimeout at the probe's deadline, which counts from the process's start, and PreflightError where another
-    process holds the port.
+    ``errors_s``: seconds for which a generation may be refused before that is final.
+    Raises GateTimeout at the probe's deadline, which counts from the process's start, CanaryError where generations are
+    refused, and PreflightError where another process holds the port.
     """
     if ready.kind == "output":
         await until_printed(running, ready)
         return
     deadline = running.started + ready.timeout_s
+    refused_since: float | None = None
     pause = _FIRST_S
     while True:
         most = _CLOSED_S
-        lack = await closed(ready.target)
+        lack = Lack(await closed(ready.target))
         if not lack:
             owner_problem(running, [place(ready.target)])
             lack = await prober.lacking(ready)
             most = _MOST_S
+        running.lack = lack
         if not lack:
             return
-        left = deadline - time.monotonic()
-        if left <= 0:
+        now = time.monotonic()
+        refused_since = (refused_since or now) if ready.kind == "generation" and lack.refused else None
+        if refused_since is not None and now - refused_since > errors_s:
+            raise CanaryError(
+                f"no generation came through {running.name} in {now - refused_since:.0f} s: {lack}",
+                remedy=f"its log, {running.log}, says what it made of the request",
+            )
+        if now >= deadline:
             raise GateTimeout(
                 f"{running.name} is not ready after {ready.timeout_s:g} s: {lack}", remedy=f"its log is {running.log}"
             )
         pause = min(pause * 1.3, most)
-        await asyncio.sleep(min(pause, left))
+        await asyncio.sleep(min(pause, deadline - now))
 
 
 def owner_problem(running: Running, places: Iterable[tuple[str, int]]) -> None:

@@ -32,6 +32,8 @@ class Running:
     log: Path
     #: Monotonic seconds.
     started: float
+    #: What it lacked to be ready when it was last asked; "" = nothing, or not asked yet.
+    lack: str = ""
     #: How it ended; None while it runs.
     exit: Exit | None = None
     exited: asyncio.Event = attrs.field(factory=asyncio.Event)

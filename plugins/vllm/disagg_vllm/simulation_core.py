@@ -18,14 +18,16 @@ from disagg_run.simulation.server import Compute, Exchange
 
 #: From the loss of the core to the exit of the server, in seconds.
 _LINGER_S = 5.0
-#: It ends when its server ends it, and not by a terminal's Ctrl-C, which is the server's. The orphan stays for 20 s, so
-#: that who forgets it is found out, but nothing stays for good. The kernel keeps 15 letters of a process's name.
+#: It ends when its server ends it, and not by what is sent to their whole group. The orphan stays for 20 s, so that who
+#: forgets it is found out, but nothing stays for good. The kernel keeps 15 letters of a process's name.
 _PROGRAM = """
 import signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
 with open("/proc/self/comm", "w") as name:
     name.write("VLLM::EngineCore")
 sys.stdin.read()
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
 signal.alarm(20)
 signal.pause()
 """
