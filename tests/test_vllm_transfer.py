@@ -278,9 +278,10 @@ def test_b61_unequal_sizes_are_refused_where_moriio_cannot_move_kv(
     if not problem:
         assert planned(model, **fields)
         return
-    with pytest.raises(ParityError, match=rf"prefill has .* {prefill} and decode {decode}, .*{problem}"):
+    said = rf"attention-tp is {prefill} for prefill-0 .* but {decode} for decode-0 .*{problem}"
+    with pytest.raises(ParityError, match=said):
         planned(model, **fields)
-    assert planned(model, waive=[connector_moriio.TP_CHECK], **fields)
+    assert planned(model, waive=["attention-tp"], **fields)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +310,7 @@ def test_b61_unequal_sizes_are_refused_where_nixl_cannot_move_kv(
         return
     with pytest.raises(ParityError, match=problem):
         planned(model, **fields)
-    assert planned(model, waive=[connector_moriio.TP_CHECK], **fields)
+    assert planned(model, waive=["attention-tp"], **fields)
 
 
 # --- NIXL --------------------------------------------------------------------------------------------------------

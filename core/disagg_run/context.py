@@ -29,6 +29,8 @@ class Head:
     rank: int
     #: Address of its node.
     address: str
+    #: Addresses of the worker's further nodes, in their order.
+    followers: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
     #: Its ports by listener name; empty until ports are allocated.
     ports: Mapping[str, int] = attrs.field(factory=dict, converter=frozen_map)
 

@@ -93,8 +93,8 @@ class SharedValue:
     computed: Callable[[RankContext, Role], Any] | None = None
     #: Key path inside a JSON-valued flag: ``("kv_connector_extra_config", "read_mode")``.
     key: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
-    #: Why they must agree, in one clause.
-    why: str = ""
+    #: Why they must agree, in one clause; a function of the plugin where that depends on the plan.
+    why: str | Callable[[RankContext], str] = ""
     #: Engine versions for which it holds.
     versions: str = ""
 

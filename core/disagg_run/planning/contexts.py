@@ -9,7 +9,7 @@ import attrs
 from disagg_run.context import Head, Process, ProcessContext, RankContext, split_by_role
 from disagg_run.declarations import Engine, ModelRow
 from disagg_run.facts import NodeFacts
-from disagg_run.spec.model import LaunchSpec
+from disagg_run.spec.model import LaunchSpec, Role
 from disagg_run.topology import Layout
 
 ROUTER = "router"
@@ -32,6 +32,11 @@ class Basis:
 
     def heads(self, ports: Mapping[str, Mapping[str, int]]) -> tuple[Head, ...]:
         """The heads of all workers, prefill first; with their ports where they are allocated."""
+        followers: dict[tuple[Role | None, int], list[str]] = {}
+        for placed in self.layout.processes:
+            if not placed.process.head:
+                worker = (placed.process.role, placed.process.worker)
+                followers.setdefault(worker, []).append(self.layout.nodes[placed.rank].address)
         heads = [
             Head(
                 name=process.name,
@@ -39,6 +44,7 @@ class Basis:
                 worker=process.worker,
                 rank=rank,
                 address=self.layout.nodes[rank].address,
+                followers=followers.get((process.role, process.worker), ()),
                 ports=ports.get(process.name, {}),
             )
             for rank, process in ((placed.rank, placed.process) for placed in self.layout.processes)

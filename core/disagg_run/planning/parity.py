@@ -61,10 +61,10 @@ def _first_difference(value: SharedValue, sides: Sequence[Side]) -> str | None:
     for side in sides[1:]:
         there, there_source = _value(value, side)
         if here != there:
-            why = f", and {value.why}" if value.why else ""
+            why = _called(value, value.why, side, side.context) if callable(value.why) else value.why
             return (
                 f"{value.name} is {_shown(here)} for {first.process} ({here_source}) but {_shown(there)} for"
-                f" {side.process} ({there_source}){why}"
+                f" {side.process} ({there_source}){f', and {why}' if why else ''}"
             )
     return None
 
@@ -75,7 +75,8 @@ def _shown(value: Any) -> str:
 
 def _value(shared: SharedValue, side: Side) -> tuple[Any, Source | str]:
     if shared.computed is not None:
-        return _computed(shared, shared.computed, side)
+        value = _called(shared, shared.computed, side, side.context, side.role)
+        return value, f"by {shared.computed.__name__}"
     if shared.env:
         provenance = side.env.provenance.get(f"env/{shared.env}")
         return (side.env.env.get(shared.env), provenance[0][0]) if provenance else (None, CORE_DEFAULT)
@@ -87,15 +88,14 @@ def _value(shared: SharedValue, side: Side) -> tuple[Any, Source | str]:
     return (None if default is None else _comparable(default)), f"the engine's own default of {shared.flag}"
 
 
-def _computed(
-    shared: SharedValue, function: Callable[[RankContext, Role], Any], side: Side
-) -> tuple[Any, Source | str]:
-    name = function.__name__
+def _called(shared: SharedValue, function: Callable[..., Any], side: Side, *arguments: Any) -> Any:
+    """What a function of the plugin says of a shared value."""
     try:
-        return function(side.context, side.role), f"by {name}"
+        return function(*arguments)
     except DisaggError:
         raise
     except Exception as error:  # a plugin's own code runs here, whatever it raises is its fault
+        name = function.__name__
         raise PluginError(f"{name}, which computes {shared.name} of {side.role}, failed: {error!r}") from error
 
 

@@ -8,8 +8,9 @@ import attrs
 
 from disagg_run.declarations import Engine, Setting
 from disagg_run.near_miss import did_you_mean
+from disagg_run.sources import Source
 from disagg_run.spec.contract_unread import why_unread
-from disagg_run.spec.environment import KV_TRANSFER, contract, contract_connector, contract_settings
+from disagg_run.spec.environment import KV_TRANSFER, UNSET, contract, contract_connector, contract_settings
 from disagg_run.spec.layers import AnyAssignment, Assignment, Place, SettingAssignment, assign
 from disagg_run.spec.model import ROLES, Role, as_tuple, frozen_map
 from disagg_run.spec.options import OPTIONS, by_dotted
@@ -113,9 +114,9 @@ class Point:
                 )
             yield given
 
-    def of_settings(self, settings: Mapping[str, Setting], owners: str) -> Iterator[SettingAssignment]:
+    def of_settings(self, settings: Mapping[str, Setting], engine: Engine, owners: str) -> Iterator[SettingAssignment]:
         """What the variables say of the plugins' settings; SpecError for one that nobody reads, naming the nearest."""
-        core = {name for option in OPTIONS for name in option.contract} | {KV_TRANSFER}
+        core = {name for option in OPTIONS for name in option.contract} | {KV_TRANSFER, *engine.contract_unread}
         plugins = {name for setting in settings.values() for name in setting.env}
         for name, (_, place) in self.variables.items():
             if name not in core | plugins and why_unread(name):
@@ -127,6 +128,13 @@ class Point:
                     remedy=meant or "docs/environment.md lists those that are read",
                 )
         yield from contract_settings(self._texts(), settings, self._place)
+
+    def unread(self, engine: Engine) -> Iterator[tuple[str, Source]]:
+        """A remark for each variable of which the engine is known to need nothing."""
+        for name, (text, place) in self.variables.items():
+            if name in engine.contract_unread and text not in UNSET:
+                why = engine.contract_unread[name]
+                yield f"{place.text} says {text!r}, but {engine.name} does not read it: {why}", place.source
 
     def _texts(self) -> dict[str, str]:
         return {name: text for name, (text, _) in self.variables.items()}

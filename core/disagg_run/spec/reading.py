@@ -65,7 +65,7 @@ def read_spec(
     patches = [each.value for each in given if isinstance(each, Assignment) and each.path == ("patches",)]
     selection = host.select(record.name, connector.value if connector else None, patches)
     owners = f"{record.name} with {selection.connector.name}"
-    asked = () if point is None else point.of_settings(selection.settings, owners)
+    asked = () if point is None else point.of_settings(selection.settings, record, owners)
     given = [*contract_settings(environ, selection.settings), *asked, *given]
     fold = Fold()
     fold.add(_resolved(given, selection.settings, owners))
@@ -74,7 +74,8 @@ def read_spec(
             "no model is given", remedy=_how("model", f"`disagg-run models --engine {record.name}` lists them")
         )
     spec = fold.spec()
-    return attrs.evolve(spec, notices=(*spec.notices, *contract_unread(environ, host, record)))
+    unread = [*contract_unread(environ, host, record), *(() if point is None else point.unread(record))]
+    return attrs.evolve(spec, notices=(*spec.notices, *unread))
 
 
 def _how(key: str, which: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import Extension, SharedValue
-from disagg_run.errors import ParityError, SpecError, TopologyError
+from disagg_run.errors import SpecError, TopologyError
 from disagg_run.gpus import check_vendor
 from disagg_run.hookspecs import hookimpl
 from disagg_run.rdma import check_devices
@@ -27,9 +27,6 @@ NAME = discovery.NAME
 HANDSHAKE_PORT = 6301
 #: Above the usual ephemeral range.
 NOTIFY_PORT = 61005
-
-#: Name of the check that an expert waives to split attention differently in prefill and decode.
-TP_CHECK = "attention-tp"
 
 #: Release from which these are keys of the extra config; before, variables, and each is lost in the other's place.
 KEYS_SINCE = "0.23"
@@ -54,8 +51,29 @@ _TUNING = (
     ("rdma_traffic_class", "MORI_RDMA_TC", None),
 )
 
+
+def unequal_problem(ctx: RankContext, prefill: int, decode: int) -> str:
+    """Why KV cannot move between two tensor-parallel sizes; "" where it can.
+
+    Sources of 0.26.0 and 0.32.0: multiples only, and where each rank has only some KV heads, none may be split.
+    """
+    if prefill == decode:
+        return ""
+    if not at_least(ctx.engine_version, "0.26"):
+        return f"MoRI-IO of vLLM {ctx.engine_version} moves KV between equal sizes only (others from 0.26.0)"
+    if max(prefill, decode) % min(prefill, decode):
+        return "MoRI-IO needs one to be a multiple of the other"
+    row = models.body(ctx)
+    if row.mla or (row.kv_heads and min(prefill, decode) >= row.kv_heads):
+        return ""
+    if row.kv_heads:
+        return f"MoRI-IO splits none of the model's {row.kv_heads} KV heads: both must be {row.kv_heads} or more"
+    return f"it is not known whether MoRI-IO can move the KV of {ctx.model.name!r} between them"
+
+
 _WHY = "the router drops a server whose mode is another"
 PARITY = (
+    parallel.shared_tensor_parallel(unequal_problem),
     SharedValue(
         name="transfer-mode",
         flag="--kv-transfer-config",
@@ -225,10 +243,7 @@ def reach_remark(ctx: ProcessContext) -> str:
 
 
 def check_sizes(ctx: ProcessContext) -> None:
-    """Refuse sizes with which ranks take each other's ports, or cannot find their peer.
-
-    Raises TopologyError and ParityError.
-    """
+    """Refuse sizes with which ranks take each other's ports, or cannot find their peer, with TopologyError."""
     role, size = ctx.process.role, parallel.sizes(ctx.role_spec)
     if size.dp > 1 and size.tp > 1:
         raise TopologyError(
@@ -244,33 +259,3 @@ def check_sizes(ctx: ProcessContext) -> None:
             remedy=f"give a worker at most {len(ctx.process.gpus)} GPUs and ask for more workers, or use --connector"
             " vllm-nixl",
         )
-    _check_tensor_parallel(ctx)
-
-
-def _check_tensor_parallel(ctx: ProcessContext) -> None:
-    prefill, decode = parallel.sizes(ctx.spec.prefill).tp, parallel.sizes(ctx.spec.decode).tp
-    problem = unequal_problem(ctx, prefill, decode)
-    if problem and TP_CHECK not in ctx.spec.waive:
-        raise ParityError(
-            f"prefill has tensor-parallel size {prefill} and decode {decode}, and {problem}",
-            remedy=f"make them equal, or let it through with --waive {TP_CHECK} and check the answers",
-        )
-
-
-def unequal_problem(ctx: RankContext, prefill: int, decode: int) -> str:
-    """Why KV cannot move between two tensor-parallel sizes; "" where it can.
-
-    Sources of 0.26.0 and 0.32.0: multiples only, and where each rank has only some KV heads, none may be split.
-    """
-    if prefill == decode:
-        return ""
-    if not at_least(ctx.engine_version, "0.26"):
-        return f"MoRI-IO of vLLM {ctx.engine_version} moves KV between equal sizes only (others from 0.26.0)"
-    if max(prefill, decode) % min(prefill, decode):
-        return "MoRI-IO needs one to be a multiple of the other"
-    row = models.body(ctx)
-    if row.mla or (row.kv_heads and min(prefill, decode) >= row.kv_heads):
-        return ""
-    if row.kv_heads:
-        return f"MoRI-IO splits none of the model's {row.kv_heads} KV heads: both must be {row.kv_heads} or more"
-    return f"it is not known whether MoRI-IO can move the KV of {ctx.model.name!r} between them"

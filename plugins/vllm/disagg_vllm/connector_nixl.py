@@ -7,21 +7,37 @@ from typing import Any
 
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import Extension, SharedValue
-from disagg_run.errors import ParityError
 from disagg_run.hookspecs import hookimpl
 from disagg_run.records import ContainerNeeds, EnvSetting, Flag, Listener, ServiceProcess
 from disagg_run.sources import Layer, Source
 from disagg_vllm import devices, models, parallel, rdma, router, settings, ucx
-from disagg_vllm.connector_moriio import TP_CHECK
 
 NAME = "vllm-nixl"
 
 _CONFIG = "--kv-transfer-config"
 _EXTRA = "kv_connector_extra_config"
 
+
+def unequal_problem(ctx: RankContext, prefill: int, decode: int) -> str:
+    """Why KV cannot move between two tensor-parallel sizes; "" where it can.
+
+    Sources of 0.14.1 to 0.32.0: multiples only; several decode ranks may read from one prefill rank, and one decode
+    rank from several prefill ranks, unless these hold copies of one KV head.
+    """
+    if max(prefill, decode) % min(prefill, decode):
+        return "NIXL needs one to be a multiple of the other"
+    row = models.body(ctx)
+    if prefill <= decode or row.mla or (row.kv_heads and prefill <= row.kv_heads):
+        return ""
+    if row.kv_heads:
+        return f"prefill holds copies of the model's {row.kv_heads} KV heads, which NIXL does not take apart"
+    return f"it is not known whether prefill's ranks hold copies of KV heads of {ctx.model.name!r}"
+
+
 #: Beside the engine's own: what peers compare when they first meet (its compatibility hash and the checks after it,
 #: sources of 0.32.0), and what they take for granted. Version and model are one for the whole plan.
 PARITY = (
+    parallel.shared_tensor_parallel(unequal_problem),
     SharedValue(
         name="nixl-transfer-mode",
         flag=_CONFIG,
@@ -70,7 +86,6 @@ def disagg_readiness(ctx: ProcessContext) -> Iterable[Listener]:
 def disagg_args(ctx: ProcessContext) -> Iterable[Flag]:
     if ctx.process.kind == "router":
         return router.told_workers(ctx)
-    check_sizes(ctx)
     return [transfer_config(ctx)]
 
 
@@ -126,30 +141,3 @@ def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
     if port is not None:
         source = rdma.chosen(ctx, "side_channel_port", NAME)
         yield EnvSetting("VLLM_NIXL_SIDE_CHANNEL_PORT", str(port), source=source)
-
-
-def check_sizes(ctx: ProcessContext) -> None:
-    """Refuse tensor-parallel sizes between which NIXL cannot move KV, with ParityError."""
-    prefill, decode = parallel.sizes(ctx.spec.prefill).tp, parallel.sizes(ctx.spec.decode).tp
-    problem = unequal_problem(ctx, prefill, decode)
-    if problem and TP_CHECK not in ctx.spec.waive:
-        raise ParityError(
-            f"prefill has tensor-parallel size {prefill} and decode {decode}, and {problem}",
-            remedy=f"make them equal, or let it through with --waive {TP_CHECK} and check the answers",
-        )
-
-
-def unequal_problem(ctx: RankContext, prefill: int, decode: int) -> str:
-    """Why KV cannot move between two tensor-parallel sizes; "" where it can.
-
-    Sources of 0.14.1 to 0.32.0: multiples only; several decode ranks may read from one prefill rank, and one decode
-    rank from several prefill ranks, unless these hold copies of one KV head.
-    """
-    if max(prefill, decode) % min(prefill, decode):
-        return "NIXL needs one to be a multiple of the other"
-    row = models.body(ctx)
-    if prefill <= decode or row.mla or (row.kv_heads and prefill <= row.kv_heads):
-        return ""
-    if row.kv_heads:
-        return f"prefill holds copies of the model's {row.kv_heads} KV heads, which NIXL does not take apart"
-    return f"it is not known whether prefill's ranks hold copies of KV heads of {ctx.model.name!r}"

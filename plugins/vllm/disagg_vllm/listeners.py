@@ -31,15 +31,17 @@ ROUTER_TIMEOUT_S = 1800.0
 
 
 def server_listeners(ctx: ProcessContext) -> Iterator[Listener]:
-    """HTTP on the head, and what the nodes of a worker and the servers of a node meet on.
+    """HTTP where it is served, and what the nodes of a worker and the servers of a node meet on.
 
-    The engine binds HTTP at once and answers when the model is loaded. Followers are headless.
+    The engine binds HTTP at once and answers when the model is loaded.
     """
     size = parallel.sizes(ctx.role_spec)
-    if ctx.process.head:
+    if parallel.serves_http(ctx):
         timeout, served = ctx.setting("server_timeout_s", SERVER_TIMEOUT_S), models.served_name(ctx)
         probe = Probe(kind="http", path="/health", timeout_s=timeout, served_model=served, broken_status=BROKEN)
-        yield settable(ctx, "http", "server_port", HTTP_PORT, probe=probe, flag="--port")
+        hybrid = ctx.process.node_count > 1 and bool(ctx.setting(parallel.HYBRID))
+        yield settable(ctx, "http", "server_port", HTTP_PORT, probe=probe, flag="--port", worker_wide=hybrid)
+    if ctx.process.head:
         if parallel.spans_replica(ctx):
             yield Listener(name="master", default_port=MASTER_PORT, flag="--master-port")
         if ctx.process.node_count > 1 and size.dp > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import attrs
 
@@ -17,6 +17,16 @@ from disagg_run.tables import read_model_table
 
 #: Name of the waiver for a model without a row, which then gets the engine's own defaults.
 UNKNOWN_MODEL = "unknown-model"
+
+
+@attrs.frozen(kw_only=True)
+class Speculation:
+    """How the model speculates; how many tokens is the user's choice."""
+
+    #: As ``--speculative-config`` has it.
+    method: Literal["mtp", "eagle3"]
+    #: Model that drafts; None = the model's own layers.
+    draft_model: str | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -50,6 +60,8 @@ class VllmModel(Part):
     mla: bool = False
     #: KV heads of the model; None = not known.
     kv_heads: int | None = None
+    #: None = no way to speculate is known.
+    speculation: Speculation | None = None
     roles: Mapping[Role, Part] = attrs.field(factory=dict, converter=frozen_map)
 
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
-from disagg_run.context import ProcessContext
-from disagg_run.spec.model import RoleSpec
+from disagg_run.context import ProcessContext, RankContext
+from disagg_run.declarations import SharedValue
+from disagg_run.errors import TopologyError
+from disagg_run.spec.model import Role, RoleSpec
+
+#: Setting by which each node of a worker serves its own data-parallel ranks.
+HYBRID = "dp_hybrid"
 
 
 @attrs.frozen(kw_only=True)
@@ -40,6 +47,22 @@ def spreads_ranks(ctx: ProcessContext) -> bool:
     return ctx.process.node_count > 1 and not spans_replica(ctx)
 
 
+def serves_http(ctx: ProcessContext) -> bool:
+    """Whether the process serves HTTP: the head, or under hybrid load balancing each node with its own ranks.
+
+    Raises TopologyError where each node is to serve, but has no whole rank.
+    """
+    if ctx.process.head or not ctx.setting(HYBRID):
+        return ctx.process.head
+    if not spreads_ranks(ctx):
+        raise TopologyError(
+            f"{HYBRID} is set ({ctx.source(HYBRID)}), but the nodes of {ctx.process.role} worker {ctx.process.worker}"
+            " share each rank, so that only the first can serve",
+            remedy=f"leave it out, or make each GPU a rank with --{ctx.process.role}-dp-attention",
+        )
+    return True
+
+
 def local_ranks(ctx: ProcessContext) -> range:
     """The data-parallel ranks of the process's node where whole ranks lie on it; all of the worker otherwise."""
     size = sizes(ctx.role_spec)
@@ -47,3 +70,18 @@ def local_ranks(ctx: ProcessContext) -> range:
         return range(size.dp)
     here = size.dp // ctx.process.node_count
     return range(ctx.process.node_rank * here, (ctx.process.node_rank + 1) * here)
+
+
+def shared_tensor_parallel(problem: Callable[[RankContext, int, int], str]) -> SharedValue:
+    """The tensor-parallel sizes of prefill and decode, which must be equal where a connector has a ``problem``.
+
+    ``problem``: why KV cannot move between the sizes of prefill and decode; "" where it can.
+    """
+
+    def why(ctx: RankContext) -> str:
+        return problem(ctx, sizes(ctx.spec.prefill).tp, sizes(ctx.spec.decode).tp)
+
+    def tensor_parallel_size(ctx: RankContext, role: Role) -> int | None:
+        return sizes(ctx.spec.role(role)).tp if why(ctx) else None
+
+    return SharedValue(name="attention-tp", computed=tensor_parallel_size, why=why)

@@ -44,7 +44,9 @@ def disagg_plugin() -> Engine:
         # models.body refuses a model without a row, unless that is waived.
         any_model=True,
         settings=settings.ENGINE,
-        kv_transfers={"moriio": "vllm-moriio", "nixl": "vllm-nixl"},
+        contract_unread=settings.CONTRACT_UNREAD,
+        # Entries of master configs call MoRI-IO by either name.
+        kv_transfers={"moriio": "vllm-moriio", "mori": "vllm-moriio", "nixl": "vllm-nixl"},
         parity=PARITY,
         catalogues=versions.CATALOGUES,
         parsers={"server": server.PROGRAM, "router": router.PROGRAM},

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from disagg_run.context import ProcessContext, RankContext, any_address
+from disagg_run.context import ProcessContext, RankContext, any_address, host_port
 from disagg_run.records import Command, Flag, flag
 from disagg_run.settable_ports import port_source, router_port_source
+from disagg_run.spec.model import ROLES
+from disagg_vllm import parallel
 from disagg_vllm.environment import is_loopback
 from disagg_vllm.listeners import PROMETHEUS_PORT
 from disagg_vllm.versions import ROUTER_IMAGE
@@ -40,7 +42,12 @@ def _policies(ctx: ProcessContext) -> Iterator[Flag]:
     policy = router.policy or POLICY
     yield flag("--policy", policy, source=general)
     for role, own in (("prefill", router.prefill_policy), ("decode", router.decode_policy)):
-        yield flag(f"--{role}-policy", own or policy, source=spec.source(f"router.{role}_policy") if own else general)
+        setting = f"{role}_router_policy"
+        asked, source = (
+            (own, spec.source(f"router.{role}_policy")) if own else (ctx.setting(setting), ctx.source(setting))
+        )
+        # The general policy holds for a role where none is named for it.
+        yield flag(f"--{role}-policy", asked or policy, source=source if asked else general)
 
 
 def told_workers(ctx: ProcessContext) -> Iterator[Flag]:
@@ -49,10 +56,12 @@ def told_workers(ctx: ProcessContext) -> Iterator[Flag]:
     The router starts when all are ready, so it need not wait half a minute between two looks.
     """
     yield flag("--kv-connector", "nixl")
-    for head in ctx.heads_of("prefill"):
-        yield flag("--prefill", head.url)
-    for head in ctx.heads_of("decode"):
-        yield flag("--decode", head.url)
+    for role in ROLES:
+        for head in ctx.heads_of(role):
+            yield flag(f"--{role}", head.url)
+            if ctx.setting(parallel.HYBRID, role=role):
+                for address in head.followers:
+                    yield flag(f"--{role}", f"http://{host_port(address, head.ports['http'])}")
     yield flag("--worker-startup-check-interval", 1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import attrs
 
@@ -34,11 +35,11 @@ _SIZES = (
 def server_command(ctx: ProcessContext) -> Command:
     """The command of one process of a worker.
 
-    Raises SpecError for an unknown model, and for multi-token prediction, for which no row has a method.
+    Raises SpecError for an unknown model, and for speculation with a model for which no method is known.
     """
-    flags = (*_place(ctx), *_parallelism(ctx), *_nodes(ctx), *_sizes(ctx), *_switches(ctx), *_further(ctx))
-    _check_speculation(ctx)
-    return Command(program=(*PROGRAM, located(ctx)[0]), flags=flags)
+    spread = (*_parallelism(ctx), *_nodes(ctx))
+    rest = (*_sizes(ctx), *_switches(ctx), *_further(ctx), *_speculation(ctx))
+    return Command(program=(*PROGRAM, located(ctx)[0]), flags=(*_place(ctx), *spread, *rest))
 
 
 def _place(ctx: ProcessContext) -> Iterator[Flag]:
@@ -48,7 +49,7 @@ def _place(ctx: ProcessContext) -> Iterator[Flag]:
     yield attrs.evolve(name, remark=_device_remark(ctx))
     # Beside the model as a word of the command the engine does not read it.
     yield implied_flag("--model", located(ctx)[0], option="model_path")
-    if ctx.process.head:
+    if parallel.serves_http(ctx):
         yield flag("--port", ctx.ports["http"], source=port_source(ctx, "http", "server_port", HTTP_PORT))
         address = router.bound_address(ctx)
         if address != "0.0.0.0":  # where it is left out, it is this
@@ -80,9 +81,10 @@ def _experts(ctx: ProcessContext) -> Iterator[Flag]:
 
 
 def _nodes(ctx: ProcessContext) -> Iterator[Flag]:
-    """What the nodes of one worker need to find each other; followers serve no HTTP."""
+    """What the nodes of one worker need to find each other, and which of them serve HTTP."""
     process, head, size = ctx.process, ctx.head, parallel.sizes(ctx.role_spec)
-    if process.head:
+    serves = parallel.serves_http(ctx)
+    if serves:
         yield implied_flag("--headless", option="nodes")
     spans = parallel.spans_replica(ctx)
     if not spans:
@@ -101,10 +103,13 @@ def _nodes(ctx: ProcessContext) -> Iterator[Flag]:
     if parallel.spreads_ranks(ctx):
         ranks = parallel.local_ranks(ctx)
         yield flag("--data-parallel-size-local", len(ranks), option=f"{process.role}.dp")
-        if not process.head:
-            # Only without HTTP: with it, a start rank would make each node a server of its own ranks.
+        hybrid = bool(ctx.setting(parallel.HYBRID))
+        if hybrid:
+            yield flag("--data-parallel-hybrid-lb", source=ctx.source(parallel.HYBRID))
+        if not process.head or hybrid:
+            # On a head alone it would make that a server of its own ranks only.
             yield flag("--data-parallel-start-rank", ranks.start, option="nodes")
-    if not process.head:
+    if not serves:
         yield flag("--headless", option="nodes")
 
 
@@ -137,6 +142,9 @@ def _switches(ctx: ProcessContext) -> Iterator[Flag]:
     setting = ctx.setting("prefix_caching")
     if setting is not None:
         yield flag(_switch("enable-prefix-caching", setting), source=ctx.source("prefix_caching"))
+    elif ctx.setting("agentic"):
+        source = attrs.evolve(ctx.source("agentic"), why="conversations come again")
+        yield flag("--enable-prefix-caching", source=source)
 
 
 def _switch(name: str, on: object) -> str:
@@ -166,7 +174,15 @@ def _device_remark(ctx: ProcessContext) -> str:
     )
 
 
-def _check_speculation(ctx: ProcessContext) -> None:
+def _speculation(ctx: ProcessContext) -> Iterator[Flag]:
     tokens, source = speculative_tokens(ctx, ctx.process.role or "prefill")
-    if tokens:
+    if not tokens:
+        return
+    how = models.body(ctx).speculation
+    if how is None:
         raise no_speculation(ctx, tokens, source, instead="--speculative-config")
+    config: dict[str, Any] = {"method": how.method, "num_speculative_tokens": tokens}
+    sources = {"method": ctx.table_source("speculation.method"), "num_speculative_tokens": source}
+    if how.draft_model:
+        config["model"], sources["model"] = how.draft_model, ctx.table_source("speculation.draft_model")
+    yield Flag("--speculative-config", json=config, leaf_sources=sources)
