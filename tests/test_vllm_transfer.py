@@ -26,6 +26,7 @@ from disagg_run.spec.reading import read_spec
 from disagg_vllm import connector_moriio, connector_nixl
 from tests.vllm_plans import HOST, contract, nic, planned, source, transfer, value, warnings
 
+EXTRA = "kv_connector_extra_config"
 READ_MODE = "VLLM_MORIIO_CONNECTOR_READ_MODE"
 
 # --- MoRI-IO: keys and variables by release ----------------------------------------------------------------------
@@ -92,10 +93,10 @@ def test_queues_are_the_public_ones_unless_the_user_sets_them() -> None:
 
 def test_b41_an_override_keeps_what_the_launcher_depends_on() -> None:
     launch = contract(
-        EXTRA_SERVER_ARGS="""--kv-transfer-config '{"kv_connector_extra_config": {"host_ip": "10.9.0.1"}}'"""
+        EXTRA_SERVER_ARGS="""--kv-transfer-config '{"kv_connector_extra_config": {"transfer_timeout": 40}}'"""
     )
     config = transfer(launch.process("decode-0"))
-    assert (config["host_ip"], config["kv_role"], config["proxy_ip"]) == ("10.9.0.1", "kv_consumer", "10.0.0.1")
+    assert (config["transfer_timeout"], config["kv_role"], config["proxy_ip"]) == (40, "kv_consumer", "10.0.0.1")
 
 
 # --- MoRI-IO: the router that servers come to --------------------------------------------------------------------
@@ -169,9 +170,9 @@ def test_b13_the_router_is_ready_when_it_has_named_every_head_once() -> None:
         {"router": {"image": "other:y"}},
         {"router": {"args": [ArgText(words=("--log-level", "error"))]}},
         {"processes": {"router": ProcessSpec(args=[ArgText(words=("--log-level", "error"))])}},
-        {"env": {"VLLM_HOST_IP": "10.9.0.1"}},
+        {"processes": {"decode-0": ProcessSpec(env={"VLLM_HOST_IP": "10.9.0.1"})}},
         {"decode": RoleSpec(env={"VLLM_HOST_IP": "10.9.0.1"})},
-        {"args": [ArgText(words=("--kv-transfer-config", '{"kv_connector_extra_config": {"host_ip": "10.9.0.1"}}'))]},
+        {"decode": RoleSpec(args=[ArgText(words=(f"--kv-transfer-config.{EXTRA}.host_ip", "10.9.0.1"))])},
     ],
 )
 def test_nobody_waits_for_words_that_the_router_may_not_print(fields: dict[str, Any]) -> None:

@@ -29,6 +29,8 @@ class Head:
     rank: int
     #: Address of its node.
     address: str
+    #: GPUs of its node that it may use, by index.
+    gpus: tuple[int, ...] = attrs.field(default=(), converter=as_tuple)
     #: Addresses of the worker's further nodes, in their order.
     followers: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
     #: Its ports by listener name; empty until ports are allocated.
@@ -84,7 +86,7 @@ class RankContext:
     engine: Engine
     #: Row of the engine's table; a bare row with the model's name where the engine takes any model.
     model: ModelRow
-    #: Where the model lies on the nodes.
+    #: Where the model lies on the nodes, or inside the container where a mount of the user's shows it elsewhere.
     model_path: str
     engine_version: str
     #: Name of the connector plugin.
@@ -98,10 +100,12 @@ class RankContext:
     heads: tuple[Head, ...] = attrs.field(converter=as_tuple)
     #: Rank 0's node.
     first_node: Node
-    #: Ports of services and the router by process name, once allocated: ``peers["router"]["http"]``.
-    peers: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict, converter=frozen_map)
     #: Where the model lies on the host, where that is not ``model_path``; "" = it is.
     model_source: str = ""
+    #: Ports of services and the router by process name, once allocated: ``peers["router"]["http"]``.
+    peers: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict, converter=frozen_map)
+    #: Networks on which every node with servers is known to have an RDMA device; None = not known.
+    rdma_networks: frozenset[str] | None = None
     #: Names of this rank's server processes.
     servers: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
     #: ``heads`` by role; one mapping for all contexts of a plan, so that asking for a role costs nothing.

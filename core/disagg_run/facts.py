@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import attrs
@@ -27,6 +27,11 @@ class Nic:
     addresses: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
     #: GID table: index -> GID.
     gids: Mapping[int, str] = attrs.field(factory=dict, converter=frozen_map)
+    #: Indexes of the GPUs that it is closest to, which transfer libraries give it to; () = none, or unknown.
+    gpus: tuple[int, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Network that it is on, by a name of the site's own: devices of different names have no route to each other (rails
+    #: that are not joined). A node cannot see it, so it is written by hand. "" = unknown, and nothing is refused.
+    network: str = ""
 
     @property
     def usable(self) -> bool:
@@ -85,3 +90,14 @@ class NodeFacts:
     engine_version: str = ""
     #: Targets of ``refs/main`` by model directory (a Hugging Face cache), and the like, by absolute path.
     links: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map)
+
+
+def common_networks(nodes: Iterable[NodeFacts | None]) -> frozenset[str] | None:
+    """The networks on which each of some nodes has an RDMA device that is up; None where one of them is not known."""
+    common: frozenset[str] | None = None
+    for facts in nodes:
+        networks = frozenset(nic.network for nic in facts.nics if nic.usable) if facts else frozenset()
+        if not networks or "" in networks:
+            return None
+        common = networks if common is None else common & networks
+    return common

@@ -166,6 +166,8 @@ _NIC: Mapping[str, _Reader] = {
     "netdev": _TEXT,
     "addresses": _list(_TEXT),
     "gids": _map(_TEXT, int),
+    "gpus": _list(_amount),
+    "network": _TEXT,
 }
 
 _FACTS: Mapping[str, _Reader] = {

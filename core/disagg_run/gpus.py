@@ -12,6 +12,12 @@ from disagg_run.records import EnvSetting
 #: Name of the check that an expert waives to plan for GPUs that something is not made for.
 VENDOR_CHECK = "gpu-vendor"
 
+#: Name of the check that an expert waives to set two variables that choose GPUs.
+VISIBILITY_CHECK = "gpu-visibility"
+#: Variables that choose the GPUs a process sees: ROCr's, HIP's, its older name, and CUDA's, which HIP reads too. Each
+#: numbers what those before it have left.
+VISIBILITY = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "CUDA_VISIBLE_DEVICES")
+
 _MAKERS: dict[Vendor, str] = {"amd": "AMD", "nvidia": "NVIDIA", "cpu": "no"}
 
 
@@ -37,11 +43,14 @@ def check_vendor(ctx: RankContext, what: str, *, needed: Vendor, found: Vendor, 
 def visible_gpus(ctx: ProcessContext, vendor: Vendor) -> Iterator[EnvSetting]:
     """What shows a server its own GPUs alone; nothing where it has the first ones of a node to itself.
 
-    Exactly one variable of the two is set: with both, HIP numbers devices twice, and engines refuse what differs.
+    Exactly one variable is set and the others do not reach the server: with two, HIP numbers devices twice, and engines
+    refuse what differs. Slurm sets ROCR_VISIBLE_DEVICES by itself.
     """
     gpus = ctx.process.gpus
     if vendor == "cpu" or not (ctx.shares_node or gpus != tuple(range(len(gpus)))):
         return
-    shown, hidden = ("CUDA", "HIP") if vendor == "nvidia" else ("HIP", "CUDA")
-    yield EnvSetting(f"{shown}_VISIBLE_DEVICES", ",".join(map(str, gpus)))
-    yield EnvSetting(f"{hidden}_VISIBLE_DEVICES", op="unset")
+    shown = "CUDA_VISIBLE_DEVICES" if vendor == "nvidia" else "HIP_VISIBLE_DEVICES"
+    yield EnvSetting(shown, ",".join(map(str, gpus)))
+    for name in VISIBILITY:
+        if name != shown:
+            yield EnvSetting(name, op="unset")

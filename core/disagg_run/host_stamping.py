@@ -64,6 +64,7 @@ class Stamp:
             remark=flag.remark,
             option=flag.option,
             implied=flag.implied,
+            per_node=flag.per_node,
         )
 
     def _env(self, setting: EnvSetting) -> EnvSetting:
@@ -72,7 +73,7 @@ class Stamp:
         source = self._source(setting.source)
         if source is setting.source:
             return setting
-        return EnvSetting(setting.name, setting.value, op=setting.op, source=source)
+        return EnvSetting(setting.name, setting.value, op=setting.op, source=source, per_node=setting.per_node)
 
     def _listener(self, listener: Listener) -> Listener:
         _text(listener.name, "the name of a Listener")

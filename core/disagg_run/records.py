@@ -37,6 +37,9 @@ class Flag:
     #: Whether the program does so without being told: left out of the command, the flag only says what one by hand must
     #: agree with. A switch that is implied is off.
     implied: bool = attrs.field(default=False, kw_only=True)
+    #: What of it is the node's own, such as its address: leaves of ``json`` by dotted key, given here or not; "" = the
+    #: value itself. One value that a user gives for processes of several nodes is refused.
+    per_node: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, kw_only=True)
 
 
 def flag(name: str, *values: object, source: Source | None = None, option: str = "", implied: bool = False) -> Flag:
@@ -71,6 +74,8 @@ class EnvSetting:
     #: ``set`` and ``unset`` replace; ``prepend``/``append`` put one element before/after what the node has, joined by
     #: ``:``; ``secret`` = passed on from the agent's environment by name, and required there.
     op: Literal["set", "unset", "prepend", "append", "secret"] = attrs.field(default="set", kw_only=True)
+    #: Whether the value is the node's own, such as its address: one that a user gives for several nodes is refused.
+    per_node: bool = attrs.field(default=False, kw_only=True)
     #: Who set it; None = the plugin that returns it, at its own layer.
     source: Source | None = attrs.field(default=None, kw_only=True)
 

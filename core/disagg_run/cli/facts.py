@@ -93,4 +93,5 @@ def _nic(facts: NodeFacts, index: int) -> str:
     nic = facts.nics[index]
     behind = f"{nic.netdev} {' '.join(nic.addresses)}".strip()
     parts = [nic.name, nic.state or "state unknown", nic.driver or "driver unknown", behind, f"{len(nic.gids)} GIDs"]
+    parts += [f"near GPUs {' '.join(map(str, nic.gpus))}" if nic.gpus else ""]
     return "  ".join(part for part in parts if part)

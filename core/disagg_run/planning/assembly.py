@@ -23,6 +23,7 @@ from disagg_run.planning.document import (
     SourceTable,
 )
 from disagg_run.planning.environment import MergedEnv
+from disagg_run.planning.per_node import NodeValue
 from disagg_run.planning.readiness import SETUP_TIMEOUT_S, check_order, order, readiness
 from disagg_run.ports import Allocation
 from disagg_run.records import Listener, Patch, Preflight
@@ -45,6 +46,8 @@ class ProcessDraft:
     provenance: Mapping[str, Provenance]
     #: Image where it is not the engine's.
     image: str | None = None
+    #: What a user gave it that is its node's own.
+    node_values: tuple[NodeValue, ...] = ()
     #: For services and setups: which servers wait.
     scope: str = "launch"
 

@@ -40,6 +40,8 @@ class BuiltCommand:
     argv: tuple[str, ...]
     image: str | None
     warnings: tuple[str, ...]
+    #: Flags, and leaves of JSON flags by key path, whose value is the node's own (``Flag.per_node``).
+    per_node: tuple[tuple[str, tuple[str, ...]], ...]
     #: ``argv/--flag`` and ``argv/--flag/key`` -> who set it and what that replaced.
     provenance: Mapping[str, Provenance]
 
@@ -82,6 +84,11 @@ def build_command(
         argv=(*command.program, *render(merged)),
         image=command.image,
         warnings=warnings,
+        per_node=tuple(
+            (each.name, tuple(key.split(".")) if key else ())
+            for each in (*command.flags, *further)
+            for key in each.per_node
+        ),
         provenance=flag_provenance(merged),
     )
 

@@ -8,7 +8,7 @@ import attrs
 
 from disagg_run.context import Head, Process, ProcessContext, RankContext, split_by_role
 from disagg_run.declarations import Engine, ModelRow
-from disagg_run.facts import NodeFacts
+from disagg_run.facts import NodeFacts, common_networks
 from disagg_run.spec.model import LaunchSpec, Role
 from disagg_run.topology import Layout
 
@@ -44,6 +44,7 @@ class Basis:
                 worker=process.worker,
                 rank=rank,
                 address=self.layout.nodes[rank].address,
+                gpus=process.gpus,
                 followers=followers.get((process.role, process.worker), ()),
                 ports=ports.get(process.name, {}),
             )
@@ -57,6 +58,7 @@ class Basis:
         heads = self.heads(ports)
         peer_ports = {name: ports[name] for name in sorted(peers) if name in ports}
         by_role = split_by_role(heads)
+        networks = common_networks(self.facts.get(placed.rank) for placed in self.layout.processes)
         servers: dict[int, list[str]] = {}
         for placed in self.layout.processes:
             servers.setdefault(placed.rank, []).append(placed.process.name)
@@ -66,16 +68,17 @@ class Basis:
                 engine=self.engine,
                 model=self.model,
                 model_path=self.model_path,
+                model_source=self.model_source if self.model_source != self.model_path else "",
                 engine_version=self.engine_version,
                 connector=self.connector,
                 rank=rank,
                 node=node,
                 facts=self.facts.get(rank),
                 heads=heads,
-                model_source=self.model_source if self.model_source != self.model_path else "",
                 heads_by_role=by_role,
                 first_node=self.layout.nodes[0],
                 peers=peer_ports,
+                rdma_networks=networks,
                 servers=tuple(servers.get(rank, ())),
             )
             for rank, node in enumerate(self.layout.nodes)

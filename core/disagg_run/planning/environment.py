@@ -24,6 +24,8 @@ class MergedEnv:
     append: dict[str, tuple[str, ...]]
     unset: tuple[str, ...]
     secrets: tuple[str, ...]
+    #: Variables whose value is the node's own (``EnvSetting.per_node``).
+    per_node: frozenset[str] = frozenset()
     #: Operation and name (``env/NAME``) -> who set it and what that replaced.
     provenance: dict[str, Provenance]
 
@@ -35,6 +37,7 @@ def merge_env(settings: Iterable[EnvSetting], *, where: str) -> MergedEnv:
     target and wins, two plugins of one layer that differ are a ConflictError. Prepends and appends accumulate in layer
     order, the latest layer outermost; one element stands once.
     """
+    settings = tuple(settings)
     winners: dict[str, list[EnvSetting]] = {}
     paths: dict[tuple[str, str], list[EnvSetting]] = {}
     for setting in sorted(settings, key=_layer):
@@ -46,7 +49,8 @@ def merge_env(settings: Iterable[EnvSetting], *, where: str) -> MergedEnv:
         if chain:
             _check_clash(chain[-1], setting, where)
         chain.append(setting)
-    return _merged(winners, paths)
+    own = frozenset(setting.name for setting in settings if setting.per_node)
+    return _merged(winners, paths, own)
 
 
 def _layer(setting: EnvSetting) -> int:
@@ -91,7 +95,9 @@ def _shown(setting: EnvSetting) -> str:
     return setting.op if setting.op in ("unset", "secret") else repr(setting.value)
 
 
-def _merged(winners: dict[str, list[EnvSetting]], paths: dict[tuple[str, str], list[EnvSetting]]) -> MergedEnv:
+def _merged(
+    winners: dict[str, list[EnvSetting]], paths: dict[tuple[str, str], list[EnvSetting]], per_node: frozenset[str]
+) -> MergedEnv:
     provenance: dict[str, Provenance] = {}
     names: dict[str, list[str]] = {"set": [], "unset": [], "secret": []}
     for name in sorted(winners):
@@ -111,6 +117,7 @@ def _merged(winners: dict[str, list[EnvSetting]], paths: dict[tuple[str, str], l
         append=joined["append"],
         unset=tuple(names["unset"]),
         secrets=tuple(names["secret"]),
+        per_node=per_node,
         provenance=provenance,
     )
 

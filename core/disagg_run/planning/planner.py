@@ -15,8 +15,10 @@ from disagg_run.near_miss import did_you_mean
 from disagg_run.planning.assembly import ProcessDraft, RankDraft, assemble
 from disagg_run.planning.commands import Program, asked_args, build_command, build_env, program_catalogue
 from disagg_run.planning.contexts import ROUTER, Basis, process_context, processes_by_rank
+from disagg_run.planning.device_variables import check_visibility, device_remarks
 from disagg_run.planning.document import LaunchPlan, Remark
 from disagg_run.planning.parity import Side, check_parity
+from disagg_run.planning.per_node import check_per_node, given_node_values
 from disagg_run.planning.readiness import check_http, check_told_ports
 from disagg_run.planning.resolve import engine_version, model_path, model_row, with_tensor_parallel
 from disagg_run.planning.services import ServiceDraft, collect_services, finish_service
@@ -106,6 +108,12 @@ class _Planning:
         peers = frozenset({ROUTER, *(draft.name for draft in services if draft.record.kind == "service")})
         ranks = self.basis.ranks(allocation.ports, peers)
         drafts = self._rank_drafts(ranks, listeners, services, allocation)
+        check_per_node(
+            (rank.context.rank, each.process.name, given)
+            for rank in drafts
+            for each in rank.processes
+            for given in each.node_values
+        )
         check_targets(self.basis.spec, (each.process.name for rank in drafts for each in rank.processes))
         waived = check_parity(
             self.selection.parity,
@@ -187,7 +195,9 @@ class _Planning:
         program = self.programs["router" if router else "server"]
         built = build_command(self.selection, ctx, program, command=answered.record, asked=asked_args(ctx))
         check_told_ports(listeners, ctx.ports, built.flags, program.catalogue, ctx.process.name)
-        for text in built.warnings:
+        env = build_env(self.selection, ctx)
+        check_visibility(env, ctx)
+        for text in (*built.warnings, *device_remarks(env, ctx)):
             self.warnings.setdefault(text, Remark(message=text))
         image = built.image or (ctx.spec.router.image if router else None)
         stand_in = stand_in_exec(self.selection, ctx, built.argv, built.program)
@@ -198,12 +208,13 @@ class _Planning:
             process=ctx.process,
             argv=built.argv,
             exec=stand_in,
-            env=build_env(self.selection, ctx),
+            env=env,
             ports=ctx.ports,
             listeners=listeners,
             flags=built.flags,
             provenance=built.provenance,
             image=image,
+            node_values=tuple(given_node_values(built, env, program.catalogue)),
         )
 
     def _sides(self, drafts: Sequence[RankDraft]) -> list[Side]:

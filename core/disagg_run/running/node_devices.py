@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from disagg_run.facts import Nic
+from disagg_run.running.node_pci import near_gpus
+
+_KFD_NODES = "sys/class/kfd/kfd/topology/nodes"
 
 
 def nics(root: Path, addresses: Mapping[str, tuple[str, ...]]) -> tuple[Nic, ...]:
@@ -17,7 +20,9 @@ def nics(root: Path, addresses: Mapping[str, tuple[str, ...]]) -> tuple[Nic, ...
     ``addresses``: those of the node's network devices. State and GIDs are of port 1: one device a port is the rule.
     """
     found = []
-    for device in sorted(_children(root / "sys/class/infiniband"), key=lambda each: _natural(each.name)):
+    devices = sorted(_children(root / "sys/class/infiniband"), key=lambda each: _natural(each.name))
+    near = near_gpus(root, {device.name: device / "device" for device in devices}, gpu_addresses(root))
+    for device in devices:
         netdev = _netdev(device)
         found.append(
             Nic(
@@ -27,6 +32,7 @@ def nics(root: Path, addresses: Mapping[str, tuple[str, ...]]) -> tuple[Nic, ...
                 netdev=netdev,
                 addresses=addresses.get(netdev, ()),
                 gids=_gids(device / "ports/1/gids"),
+                gpus=near.get(device.name, ()),
             )
         )
     return tuple(found)
@@ -34,14 +40,40 @@ def nics(root: Path, addresses: Mapping[str, tuple[str, ...]]) -> tuple[Nic, ...
 
 def gpus(root: Path) -> tuple[int | None, Literal["amd", "nvidia", ""]]:
     """How many GPUs this process can see, and whose; (None, "") = nothing says so."""
-    nodes = _children(root / "sys/class/kfd/kfd/topology/nodes")
+    nodes = _children(root / _KFD_NODES)
     if nodes and (root / "dev/kfd").exists():
-        # Every CPU is a node too, of GPU id 0; a GPU that a container may not use has an id that cannot be read.
-        return sum(read_line(node / "gpu_id") not in ("", "0") for node in nodes), "amd"
+        return len(_amd_gpus(root)), "amd"
     cards = _children(root / "proc/driver/nvidia/gpus")
     if cards:
         return len(cards), "nvidia"
     return None, ""
+
+
+def gpu_addresses(root: Path) -> tuple[str, ...]:
+    """The PCI addresses of the GPUs in the order in which drivers count them; () = not all are known."""
+    found = []
+    for node in _amd_gpus(root):
+        properties = dict(line.split()[:2] for line in read_lines(node / "properties") if len(line.split()) > 1)
+        domain, place = properties.get("domain", ""), properties.get("location_id", "")
+        if not (domain.isdigit() and place.isdigit()):
+            return ()
+        bus, slot, function = int(place) >> 8 & 0xFF, int(place) >> 3 & 0x1F, int(place) & 7
+        found.append(f"{int(domain):04x}:{bus:02x}:{slot:02x}.{function}")
+    return tuple(found) or tuple(card.name.lower() for card in _children(root / "proc/driver/nvidia/gpus"))
+
+
+def _amd_gpus(root: Path) -> list[Path]:
+    """Every CPU is a node too, of GPU id 0; a GPU that a container may not use has an id that cannot be read."""
+    nodes = sorted(_children(root / _KFD_NODES), key=lambda each: _natural(each.name))
+    return [node for node in nodes if read_line(node / "gpu_id") not in ("", "0")]
+
+
+def read_lines(file: Path) -> list[str]:
+    """A file's lines; none where it cannot be read."""
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 def read_line(file: Path) -> str:

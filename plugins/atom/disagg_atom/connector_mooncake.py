@@ -49,7 +49,13 @@ def disagg_readiness(ctx: ProcessContext) -> Iterable[Listener]:
 
 @hookimpl
 def disagg_args(ctx: ProcessContext) -> Iterable[Flag]:
-    return [transfer_config(ctx)] if ctx.process.role else ()
+    if ctx.process.role is None:
+        return ()
+    if ctx.setting("mooncake_protocol") != "tcp":
+        names = tuple(nic.name for nic in selected_nics(ctx))
+        remedy = "let both use one device by --set ib_device=NAME, or carry KV by --set mooncake_protocol=tcp"
+        rdma.check_meeting(ctx, names, remedy=remedy)
+    return [transfer_config(ctx)]
 
 
 @hookimpl
@@ -93,10 +99,10 @@ def transfer_config(ctx: ProcessContext) -> Flag:
         sources["handshake_port"] = ctx.source("handshake_port")
     if ctx.spec.nodes:
         sources["proxy_ip"] = ctx.spec.source("nodes")
-    device = ctx.setting("ib_device")
-    if device is not None:
-        config["ib_device"] = device
-        sources["ib_device"] = ctx.source("ib_device")
+    for key, setting in (("ib_device", "ib_device"), ("protocol", "mooncake_protocol")):
+        if ctx.setting(setting) is not None:
+            config[key] = ctx.setting(setting)
+            sources[key] = ctx.source(setting)
     return Flag("--kv-transfer-config", json=config, leaf_sources=sources, remark=device_remark(ctx))
 
 
@@ -131,7 +137,7 @@ def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
     if ctx.process.kind != "server":
         return
     address, why = data_address(ctx)
-    yield EnvSetting("ATOM_HOST_IP", address, source=_own(why))
+    yield EnvSetting("ATOM_HOST_IP", address, source=_own(why), per_node=True)
     chosen = forced_gid(selected_nics(ctx))
     if chosen is not None:
         index, why = chosen

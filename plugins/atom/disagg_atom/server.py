@@ -40,7 +40,7 @@ def _place(ctx: ProcessContext) -> Iterator[Flag]:
     path, why = located(ctx)
     yield flag("--model", path, source=located_by(ctx), option="model_path")
     yield served_name_flag(ctx, models.served_name(ctx), told=bool(why))
-    yield flag("--host", any_address(ctx.node.address))
+    yield Flag("--host", (any_address(ctx.node.address),), per_node=("",))
     port = port_source(ctx, "http", f"{role}_port", HTTP_PORTS[role])
     yield flag("--server-port", ctx.ports["http"], source=port)
     yield flag("--trust-remote-code")

@@ -152,6 +152,12 @@ MOONCAKE = (
         summary="RDMA device that carries KV; left out = the transfer engine chooses",
     ),
     Setting(
+        name="mooncake_protocol",
+        type="str",
+        summary="what carries KV (the engine's default: rdma); tcp needs no RDMA device",
+        choices=("rdma", "tcp"),
+    ),
+    Setting(
         name="mooncake_library_dir",
         type="str",
         summary="directory of the image with the transfer engine's shared libraries",

@@ -84,7 +84,7 @@ def _network(ctx: ProcessContext) -> Iterator[EnvSetting]:
 def _server(ctx: ProcessContext) -> Iterator[EnvSetting]:
     # Left to itself the engine asks for the route to 8.8.8.8, and fails where there is none.
     address = Source(layer=Layer.ENGINE, plugin=ctx.engine.name, why="the node's address")
-    yield EnvSetting("SGLANG_HOST_IP", ctx.node.address, source=address)
+    yield EnvSetting("SGLANG_HOST_IP", ctx.node.address, source=address, per_node=True)
     if ctx.process.role == "decode":
         yield from speculation.pretended_acceptance(ctx)
     yield from visible_gpus(ctx, device(ctx))

@@ -111,7 +111,8 @@ def _store_config(ctx: ProcessContext) -> Flag:
     }
     named = {"protocol": "mc_protocol", "global_segment_size": "mc_global_segment_size"}
     sources = {key: source for key, name in named.items() if (source := ctx.set_by(name)) is not None}
-    return Flag("--hicache-storage-backend-extra-config", json=config, leaf_sources=sources)
+    own = ("local_hostname",)
+    return Flag("--hicache-storage-backend-extra-config", json=config, leaf_sources=sources, per_node=own)
 
 
 def services(ctx: RankContext) -> Iterator[ServiceProcess]:

@@ -40,7 +40,7 @@ def _place(ctx: ProcessContext) -> Iterator[Flag]:
         own = Source(layer=Layer.ENGINE, plugin=ctx.engine.name, why="one number on all nodes of a worker")
         source = ctx.set_by("bootstrap_port") or own
         yield flag("--disaggregation-bootstrap-port", bootstrap_port(ctx), source=source)
-    yield flag("--host", any_address(ctx.node.address))
+    yield Flag("--host", (any_address(ctx.node.address),), per_node=("",))
     yield flag("--port", ctx.ports["http"], source=port_source(ctx, "http", "server_port", HTTP_PORT))
     yield flag("--trust-remote-code")
 

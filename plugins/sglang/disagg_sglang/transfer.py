@@ -32,6 +32,7 @@ def flags(ctx: ProcessContext, plugin: str, backend: str) -> Iterator[Flag]:
         return
     yield flag("--disaggregation-transfer-backend", backend)
     names, source = devices(ctx, plugin)
+    rdma.check_meeting(ctx, names, remedy="let both use one device by --ib-devices NAME")
     if names:
         yield flag("--disaggregation-ib-device", ",".join(names), source=source)
 

@@ -14,7 +14,7 @@ from disagg_run.declarations import Extension, SharedValue
 from disagg_run.errors import SpecError, TopologyError
 from disagg_run.gpus import check_vendor
 from disagg_run.hookspecs import hookimpl
-from disagg_run.rdma import check_devices
+from disagg_run.rdma import check_devices, check_meeting
 from disagg_run.records import ContainerNeeds, EnvSetting, Flag, Listener, ServiceProcess
 from disagg_run.releases import at_least
 from disagg_run.settable_ports import settable
@@ -122,6 +122,9 @@ def disagg_args(ctx: ProcessContext) -> Iterable[Flag]:
     check_vendor(ctx, NAME, needed="amd", found=device(ctx), remedy="use --connector vllm-nixl")
     check_sizes(ctx)
     check_devices(ctx)
+    if ctx.setting("moriio_backend") != "xgmi":
+        remedy = "let both use one device by --ib-devices NAME, or carry KV by --set moriio_backend=xgmi"
+        check_meeting(ctx, rdma.devices(ctx)[0], remedy=remedy)
     return [transfer_config(ctx)]
 
 
@@ -184,7 +187,8 @@ def transfer_config(ctx: ProcessContext) -> Flag:
         _EXTRA: extra,
     }
     leaves = {f"{_EXTRA}.{key}": source for key, source in sources.items()}
-    return Flag("--kv-transfer-config", json=config, leaf_sources=leaves, remark=reach_remark(ctx))
+    own = (f"{_EXTRA}.host_ip",)
+    return Flag("--kv-transfer-config", json=config, leaf_sources=leaves, remark=reach_remark(ctx), per_node=own)
 
 
 def tuning(ctx: ProcessContext) -> Iterator[tuple[str, Any, Source]]:

@@ -59,7 +59,8 @@ def _networks(ctx: ProcessContext) -> Iterator[EnvSetting]:
     """The address that the engine gives others, and the networks of its collectives."""
     if is_numeric(ctx.node.address):
         # Left to itself it asks for the route to 8.8.8.8, which may be another network's.
-        yield EnvSetting("VLLM_HOST_IP", ctx.node.address, source=_own(ctx, "the node's address"))
+        source = _own(ctx, "the node's address")
+        yield EnvSetting("VLLM_HOST_IP", ctx.node.address, source=source, per_node=True)
     if ctx.facts and ctx.facts.default_interface:
         source = _own(ctx, "interface of the default route")
         yield EnvSetting("NCCL_SOCKET_IFNAME", ctx.facts.default_interface, source=source)

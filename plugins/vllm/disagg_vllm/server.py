@@ -52,8 +52,8 @@ def _place(ctx: ProcessContext) -> Iterator[Flag]:
     if parallel.serves_http(ctx):
         yield flag("--port", ctx.ports["http"], source=port_source(ctx, "http", "server_port", HTTP_PORT))
         address = router.bound_address(ctx)
-        if address != "0.0.0.0":  # where it is left out, it is this
-            yield flag("--host", address)
+        # Where it is left out, it is 0.0.0.0.
+        yield Flag("--host", (address,), implied=address == "0.0.0.0", per_node=("",))
     yield flag("--trust-remote-code")
 
 

@@ -44,7 +44,7 @@ def environment(ctx: ProcessContext, plugin: str, *, transports: str = RDMA_TLS)
         return Source(layer=Layer.CONNECTOR, plugin=plugin, why=why)
 
     address, why = rdma.data_address(ctx)
-    yield EnvSetting("VLLM_NIXL_SIDE_CHANNEL_HOST", address, source=own(why))
+    yield EnvSetting("VLLM_NIXL_SIDE_CHANNEL_HOST", address, source=own(why), per_node=True)
     if not is_amd(ctx):
         return
     for name, value in {**UCX, "UCX_TLS": transports}.items():

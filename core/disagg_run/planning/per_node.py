@@ -1,0 +1,55 @@
+"""Values that are a node's own: one that a user gives once for processes of several nodes is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import attrs
+
+from disagg_run.catalogue import Catalogue
+from disagg_run.errors import SpecError
+from disagg_run.planning.commands import BuiltCommand
+from disagg_run.planning.environment import MergedEnv
+from disagg_run.planning.values import flag_value
+from disagg_run.sources import Layer, Source
+
+#: What binds or means every address of a node is right on all of them.
+_ANY = ("0.0.0.0", "::", "[::]", "")
+
+
+@attrs.frozen
+class NodeValue:
+    """A value of a process that is its node's own, as a user gave it."""
+
+    #: ``VLLM_HOST_IP``, ``--host``, ``--config/local_hostname``.
+    what: str
+    value: str
+    source: Source
+
+
+def given_node_values(built: BuiltCommand, env: MergedEnv, catalogue: Catalogue | None) -> Iterator[NodeValue]:
+    """The node's own values that a user chose for a process; those of plugins are right for their node."""
+    for name in sorted(env.per_node & env.env.keys()):
+        yield from _given(name, env.env[name], env.provenance[f"env/{name}"][0][0])
+    for name, key in built.per_node:
+        value, source = flag_value(built.flags, catalogue, name, key)
+        yield from _given("/".join((name, *key)), value, source)
+
+
+def _given(what: str, value: object, source: Source) -> Iterator[NodeValue]:
+    if value is not None and str(value) not in _ANY and source.layer >= Layer.CONTRACT:
+        yield NodeValue(what, str(value), source)
+
+
+def check_per_node(found: Iterable[tuple[int, str, NodeValue]]) -> None:
+    """Refuse one value for several nodes; ``found``: rank and process of each. SpecError naming both processes."""
+    first: dict[NodeValue, tuple[int, str]] = {}
+    for rank, process, given in found:
+        other_rank, other = first.setdefault(given, (rank, process))
+        if other_rank != rank:
+            raise SpecError(
+                f"{given.what} is {given.value!r} ({given.source}) for {other} of rank {other_rank} and {process} of"
+                f" rank {rank}, but it is a node's own",
+                remedy="leave it out, for each node's is planned, or give it to each process by its name"
+                f" (processes.{process} in a run file)",
+            )
