@@ -27,13 +27,13 @@ SHAPES = [(1, 1), (2, 1), (1, 2)]
 
 
 @pytest.fixture
-def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[LaunchPlan], Launched]]:
+def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Launched]]:
     # A router looks for a tokenizer in the internet; nothing of these tests leaves this machine.
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     started: list[Launched] = []
 
-    def start(made: LaunchPlan) -> Launched:
-        started.append(Launched(made, tmp_path / f"launch{len(started)}"))
+    def start(made: LaunchPlan, **timing: float) -> Launched:
+        started.append(Launched(made, tmp_path / f"launch{len(started)}", **timing))
         return started[-1]
 
     yield start
@@ -66,7 +66,7 @@ def said(answer: httpx.Response, *, stream: bool, chat: bool) -> str:
 @pytest.mark.parametrize(("prefill", "decode"), SHAPES)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_engine_answers_plain_and_streamed_completions_and_chat_through_its_router(
-    engine: str, prefill: int, decode: int, launch: Callable[[LaunchPlan], Launched]
+    engine: str, prefill: int, decode: int, launch: Callable[..., Launched]
 ) -> None:
     made = plan(asked(engine, prefill, decode), host=HOST)
     launched = launch(made)
@@ -88,7 +88,7 @@ def test_an_engine_answers_plain_and_streamed_completions_and_chat_through_its_r
 
 
 def test_a_flag_that_the_engine_does_not_know_ends_its_stand_in_with_the_engines_own_message(
-    launch: Callable[[LaunchPlan], Launched],
+    launch: Callable[..., Launched],
 ) -> None:
     # For a version without a catalogue of its own an unknown flag is only a warning: the engine has the last word.
     spec = attrs.evolve(
@@ -103,3 +103,30 @@ def test_a_flag_that_the_engine_does_not_know_ends_its_stand_in_with_the_engines
     shown = launched.err.read_text()
     assert "error: unrecognized arguments: --no-such-flag 1" in shown
     assert "exited with code 2" in shown
+
+
+#: What cannot be exchanged: flag, its parity value, two sizes, and what the stand-in of decode says of them.
+MISMATCHES = {
+    "atom-disagg": ("--block-size", "block-size", "block_size is 32 here and 16"),
+    "sglang-disagg": ("--page-size", "page-size", "page_size is 32 here and 16"),
+    "vllm-disagg": ("--block-size", "block-size", "block_size is 32 here and 16"),
+}
+
+
+@pytest.mark.parametrize("engine", MISMATCHES)
+def test_a_mismatch_that_was_waived_is_found_again_by_the_paired_stand_ins(
+    engine: str, launch: Callable[..., Launched]
+) -> None:
+    flag, value, said = MISMATCHES[engine]
+    spec = attrs.evolve(
+        asked(engine),
+        prefill=RoleSpec(workers=1, args=(ArgText(words=(flag, "16")),)),
+        decode=RoleSpec(workers=1, args=(ArgText(words=(flag, "32")),)),
+        waive=(value,),
+    )
+    made = plan(spec, host=HOST)
+    assert [value in remark.message for remark in made.waived] == [True]
+    launched = launch(made, canary_errors_s=2.0)
+    assert launched.end(60) == 14
+    assert "no generation came through router" in launched.err.read_text()
+    assert said in (launched.run_dir / "logs" / "decode-0.log").read_text()

@@ -187,7 +187,10 @@ async def until_ready(prober: Prober, running: Running, ready: Ready, errors_s: 
         if not lack:
             return
         now = time.monotonic()
-        refused_since = (refused_since or now) if ready.kind == "generation" and lack.refused else None
+        if ready.kind == "generation" and lack.refused:
+            refused_since = refused_since or now
+        elif not lack.status:  # a router that has seen refusals enough says 503; no answer may mean that it computes
+            refused_since = None
         if refused_since is not None and now - refused_since > errors_s:
             raise CanaryError(
                 f"no generation came through {running.name} in {now - refused_since:.0f} s: {lack}",
