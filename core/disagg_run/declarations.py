@@ -99,6 +99,18 @@ class SharedValue:
     versions: str = ""
 
 
+@attrs.frozen(kw_only=True)
+class Combination:
+    """Releases that were seen to serve a request together: engine, connector and router, each as a PEP 440 set."""
+
+    #: Engine versions: ``>=0.20,<=0.32.0``.
+    engine: str
+    #: Names of connector plugins.
+    connectors: tuple[str, ...] = attrs.field(converter=as_tuple)
+    #: Router versions.
+    router: str
+
+
 def _as_loader(models: Iterable[ModelRow] | Callable[[], Iterable[ModelRow]]) -> Callable[[], Iterable[ModelRow]]:
     if callable(models):
         return models
@@ -145,6 +157,8 @@ class Engine:
     parsers: Mapping[Literal["server", "router"], tuple[str, ...]] = attrs.field(factory=dict, converter=frozen_map)
     #: Flags known to be gone.
     gone_flags: tuple[GoneFlag, ...] = attrs.field(default=(), converter=as_tuple)
+    #: What was seen to work together; any other combination is a warning. () = nothing is said, nothing is warned of.
+    tested: tuple[Combination, ...] = attrs.field(default=(), converter=as_tuple)
     #: Distributions whose installed version is the engine's: ``("toy", "toy-cpu")``.
     distributions: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
 
@@ -163,5 +177,7 @@ class Extension:
     engines: tuple[str, ...] | Literal["all"] = "all"
     settings: tuple[Setting, ...] = attrs.field(default=(), converter=as_tuple)
     parity: tuple[SharedValue, ...] = attrs.field(default=(), converter=as_tuple)
+    #: The engine's ``tested`` for this connector.
+    tested: tuple[Combination, ...] = attrs.field(default=(), converter=as_tuple)
     #: Names under which its patches can be asked for, beside its own and each patch's id.
     patch_sets: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)

@@ -23,6 +23,7 @@ from disagg_run.planning.readiness import check_http, check_told_ports
 from disagg_run.planning.resolve import engine_version, model_path, model_row, with_tensor_parallel
 from disagg_run.planning.services import ServiceDraft, collect_services, finish_service
 from disagg_run.planning.simulated import check_targets, stand_in_exec
+from disagg_run.planning.tested import untested_remark
 from disagg_run.ports import Allocation, PortRequest, allocate
 from disagg_run.records import Listener
 from disagg_run.spec.model import ROLES, LaunchSpec
@@ -86,6 +87,11 @@ class _Planning:
         self.warnings: dict[str, Remark] = {
             text: Remark(message=text, source=str(source)) for text, source in spec.notices
         }
+        remark = untested_remark(
+            engine, self.selection.connector, spec, version=version, router=self.programs["router"].version
+        )
+        if remark:
+            self.warnings[remark] = Remark(message=remark)
         if spec.mounts and not spec.image:
             text = "mounts are asked for, but no image is: what runs on the bare host sees all of it"
             self.warnings[text] = Remark(message=text, source=str(spec.source(f"mounts.{spec.mounts[0]}")))

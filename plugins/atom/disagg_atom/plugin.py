@@ -46,6 +46,7 @@ def disagg_plugin() -> Engine:
         kv_transfers={"mooncake": "atom-mooncake"},
         parity=PARITY,
         catalogues=versions.CATALOGUES,
+        tested=versions.TESTED,
         parsers={"server": ("@python", "-m", "atom.entrypoints.openai_server")},
     )
 

