@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -17,8 +18,9 @@ from disagg_run.errors import PreflightError
 from disagg_run.planning.document import Group, PlannedProcess, RankPlan
 from disagg_run.records import Preflight
 from disagg_run.running import proctree, sockets
-from disagg_run.running.node_setup import engine_python
-from disagg_run.running.preflight import check_node, held_port
+from disagg_run.running.node_setup import engine_python, prepare
+from disagg_run.running.preflight import beside, check_node, held_port
+from disagg_run.running.share import Share
 from disagg_run.spec.model import Node
 from tests.running.launched import until
 from tests.running.plans import addresses
@@ -115,6 +117,44 @@ def test_a_held_port_of_a_run_of_ports_is_named_with_listener_and_holder() -> No
         )
         assert held_port(process, address, family=[os.getpid()]) == ""
         assert held_port(process, addresses(1)[0]) == "", "another rank's address of this machine"
+
+
+def test_a_simulation_whose_ports_are_held_is_told_how_to_run_beside() -> None:
+    address = addresses(1)[0]
+    held = PlannedProcess(name="decode-0", kind="server", argv=("x",))
+    with socket.create_server((address, 0)) as server:
+        held = attrs.evolve(held, ports={"http": server.getsockname()[1]})
+        rank = RankPlan(rank=0, node=Node(address=address), groups=[Group(processes=[held])])
+        for simulated, remedy in ((True, "run beside it: --nodes 127."), (False, "plan another port")):
+            share = Share(
+                rank=rank,
+                digest="",
+                ranks=6,
+                engine="toy",
+                served_name="Toy",
+                simulated=simulated,
+                first_address=address,
+                remote={},
+                listened=frozenset(),
+            )
+            with pytest.raises(PreflightError, match="is held on") as caught:
+                asyncio.run(prepare(share, note=lambda *_, **__: None, warn=lambda *_, **__: None))
+            assert f"end that process, or {remedy}" in str(caught.value)
+            assert ("disagg-run engines toy" in str(caught.value)) is simulated
+
+
+@pytest.mark.parametrize(
+    ("address", "ranks", "nodes"),
+    [
+        ("127.0.0.1", 2, "127.1.0.1,127.1.0.2;"),
+        ("127.0.0.3", 6, "127.1.0.1,127.1.0.2,127.1.0.3,127.1.0.4,…;"),
+        ("127.1.0.2", 1, "127.2.0.1;"),
+        ("127.255.0.2", 1, "127.56.0.1;"),
+        ("::1", 1, "127.1.0.1;"),
+    ],
+)
+def test_the_nodes_to_run_beside_are_none_of_the_runs_own(address: str, ranks: int, nodes: str) -> None:
+    assert f"--nodes {nodes}" in beside(address, ranks, "toy")
 
 
 def rank_with(*checks: Preflight) -> RankPlan:

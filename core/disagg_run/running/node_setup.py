@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from disagg_run.planning.document import Group, to_data
-from disagg_run.running.preflight import check_node
+from disagg_run.running.preflight import beside, check_node
 from disagg_run.running.share import Share
 
 Note = Callable[..., Any]
@@ -42,7 +42,8 @@ async def prepare(share: Share, note: Note, warn: Note) -> None:
 
 
 def _prepare(share: Share, note: Note, warn: Note) -> None:
-    check_node(share.rank, simulated=share.simulated, warn=lambda text: warn("preflight.warning", what=text))
+    clash = {"clash": beside(share.rank.node.address, share.ranks, share.engine)} if share.simulated else {}
+    check_node(share.rank, simulated=share.simulated, warn=lambda text: warn("preflight.warning", what=text), **clash)
     if share.simulated:
         return  # stand-ins are not the engine that the patches are for
     for group in share.rank.groups:

@@ -19,14 +19,19 @@ from disagg_run.running.teardown import planned_ports
 _COMMAND_S = 30.0
 
 
-def check_node(rank: RankPlan, *, simulated: bool, warn: Callable[[str], None]) -> None:
+#: What to do about a port that somebody else holds.
+_CLASH = "end that process, or plan another port"
+
+
+def check_node(rank: RankPlan, *, simulated: bool, warn: Callable[[str], None], clash: str = _CLASH) -> None:
     """Make the checks of a rank; stand-ins need free ports and nothing else of the node.
 
-    Raises PreflightError with the first required check that fails; the others are warnings.
+    ``clash``: the remedy for a port that is held. Raises PreflightError with the first required check that fails; the
+    others are warnings.
     """
     for process in rank.processes():
         process_env(process, {})
-        check_ports(process, rank.node.address)
+        check_ports(process, rank.node.address, clash)
     for group in rank.groups:
         for check in group.preflight:
             if simulated and check.kind != "port_free":
@@ -39,11 +44,28 @@ def check_node(rank: RankPlan, *, simulated: bool, warn: Callable[[str], None]) 
             warn(f"check {check.name!r}: {problem}")
 
 
-def check_ports(process: PlannedProcess, address: str) -> None:
-    """Refuse to start where another process listens on a port of ``process``; names port, pid, user and command."""
+def beside(address: str, ranks: int, engine: str) -> str:
+    """How a simulation of ``ranks`` nodes runs beside another that holds its ports; ``address``: of one of its nodes.
+
+    Stand-ins listen on their node's address alone, but a router is the real one, and may listen on all.
+    """
+    own = sockets.numeric(address)
+    block = 1 + int(own.split(".")[1]) % 200 if own.startswith("127.") else 1
+    nodes = [f"127.{block}.0.{number}" for number in range(1, min(ranks, 4) + 1)] + ["…"] * (ranks > 4)
+    return (
+        f"end that process, or run beside it: --nodes {','.join(nodes)}; where it is a router that listens on all"
+        f" addresses, other ports too: --router-port, and the settings that disagg-run engines {engine} lists"
+    )
+
+
+def check_ports(process: PlannedProcess, address: str, clash: str = _CLASH) -> None:
+    """Refuse to start where another process listens on a port of ``process``; names port, pid, user and command.
+
+    ``clash``: the remedy.
+    """
     held = held_port(process, address)
     if held:
-        raise PreflightError(held, remedy="end that process, or plan another port")
+        raise PreflightError(held, remedy=clash)
 
 
 def held_port(
