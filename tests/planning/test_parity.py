@@ -24,12 +24,15 @@ def test_prefill_and_decode_that_differ_are_refused_with_both_values_and_can_be_
 class _Alike:
     """A site that wants what ``function`` computes to be alike for both roles."""
 
-    def __init__(self, function: Callable[[RankContext, Role], Any]) -> None:
+    def __init__(
+        self, function: Callable[[RankContext, Role], Any], why: str | Callable[[RankContext], str] = "halves must fit"
+    ) -> None:
         self.function = function
+        self.why = why
 
     @hookimpl
     def disagg_plugin(self) -> Extension:
-        shared = SharedValue(name="size", computed=self.function, why="halves must fit")
+        shared = SharedValue(name="size", computed=self.function, why=self.why)
         return Extension(name="alike", summary="a site", kind="site", parity=[shared])
 
 
@@ -45,6 +48,24 @@ def test_what_a_plugin_computes_for_each_role_must_be_alike() -> None:
     ):
         plan(asked, host=host)
     assert plan(attrs.evolve(asked, waive=["size"]), host=host).waived[0].source == "size"
+
+
+def test_the_reason_may_follow_from_the_plan() -> None:
+    def size(ctx: RankContext, role: Role) -> int | None:
+        return ctx.spec.role(role).tp
+
+    def why(ctx: RankContext) -> str:
+        return f"{ctx.model.name} has no halves"
+
+    asked = spec(prefill=RoleSpec(tp=4))
+    with pytest.raises(ParityError, match=rf"size is 4 .* but 8 .*, and {asked.model} has no halves: make them equal"):
+        plan(asked, host=toy_host(_Alike(size, why)))
+
+    def broken(ctx: RankContext) -> str:
+        raise KeyError("toy")
+
+    with pytest.raises(PluginError, match=r"broken, which computes size of decode, failed: KeyError\('toy'\)"):
+        plan(asked, host=toy_host(_Alike(size, broken)))
 
 
 def test_a_computation_that_fails_is_a_plugin_error_that_names_it() -> None:

@@ -265,9 +265,10 @@ def test_the_router_gives_up_waiting_and_serves_without_workers(start: Callable[
     assert router.post(30000, "/v1/completions", {"prompt": "x"}).status_code == 503
 
 
-def test_readiness_means_nothing_without_health_checks(start: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("host", [(), ("--host", "[::]")], ids=["IPv4", "IPv6"])
+def test_readiness_means_nothing_without_health_checks(start: Callable[..., Any], host: tuple[str, ...]) -> None:
     words = ["atomesh", "launch", "--port", "30000", "--prometheus-port", "29100", "--disable-health-check"]
-    router = start(ROUTER, words)
+    router = start(ROUTER, [*words, *host])
     router.wait_status(30000, "/readiness")
     assert router.status(30000, "/v1/models") == 503
 

@@ -95,7 +95,7 @@ def _parity(engine: Engine) -> Complaints:
     for shared in engine.parity:
         if not (shared.flag or shared.env or shared.computed):
             yield f"parity {shared.name!r} names no flag or variable that carries it, and no function that computes it"
-        if not shared.why.strip():
+        if not (callable(shared.why) or shared.why.strip()):
             yield f"parity {shared.name!r} does not say why prefill and decode must agree"
 
 

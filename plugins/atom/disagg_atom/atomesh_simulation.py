@@ -57,7 +57,8 @@ async def live(stage: Stage, args: argparse.Namespace) -> None:
         app.router.add_get("/v1/models", router.models)
         app.router.add_post("/v1/completions", router.forward)
         app.router.add_post("/v1/chat/completions", router.forward)
-        await stage.serve_http(app, args.host, args.port)
+        # An IPv6 address stands in brackets, since the router reads host and port as one text.
+        await stage.serve_http(app, args.host.strip("[]"), args.port)
         stage.log(f"INFO atomesh: listening on {args.host}:{args.port}")
         stage.ready()
         await stage.ended()
