@@ -1,49 +1,31 @@
-"""Public fault reports of commands and of what goes with them: paths, quoting, layouts, releases.
+"""Public fault reports of what a command holds: paths, and words that a shell would take apart.
 
 The numbers are those of the collection; each test has the input of the report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 
 from disagg_run import (
-    ArgText,
-    Combination,
-    Extension,
     LaunchPlan,
-    Layer,
     Mount,
     NodeFacts,
-    ParityError,
     PlanError,
-    RoleSpec,
-    RouterSpec,
-    Source,
     SpecError,
     plan,
 )
-from disagg_run.planning.tested import untested_remark
 from disagg_run.spec.reading import read_spec
 from tests import atom_plans, sglang_plans, vllm_plans
+from tests.engine_plans import PLANNED, typed
 from tests.plan_values import value
+from tests.test_faults_plan import start_by_script
 
-TYPED = Source(layer=Layer.COMMAND_LINE, where="--args")
-PLANNED: dict[str, Callable[..., LaunchPlan]] = {
-    "sglang": sglang_plans.planned,
-    "vllm": vllm_plans.planned,
-    "atom": atom_plans.planned,
-}
 MODEL_FLAG = {"sglang": "--model-path", "vllm": "serve", "atom": "--model"}
-
-
-def typed(*words: str) -> ArgText:
-    return ArgText(words=words, source=TYPED)
 
 
 # --- B51: host paths and container paths -------------------------------------------------------------------------
@@ -152,90 +134,38 @@ def test_B51_mounts_are_asked_for_in_every_layer_and_what_is_none_is_refused(tmp
     ]
 
 
-# --- B62: KV that lies differently on one side --------------------------------------------------------------------
+# --- B31: words that a shell would take apart --------------------------------------------------------------------
 
-
-def test_B62_a_cache_manager_that_is_off_on_one_side_is_refused_with_both_values() -> None:
-    """As reported: prefill alone has --disable-hybrid-kv-cache-manager."""
-    off = typed("--disable-hybrid-kv-cache-manager")
-    for connector in ("vllm-nixl", "vllm-moriio"):
-        with pytest.raises(ParityError) as caught:
-            vllm_plans.planned(connector=connector, prefill=RoleSpec(args=[off]))
-        assert "hybrid-kv-cache-manager is '--disable-hybrid-kv-cache-manager' for prefill-0" in str(caught.value)
-        assert "but not set for decode-0" in str(caught.value)
-        assert vllm_plans.planned(connector=connector, args=[off]).bound
-    with pytest.raises(ParityError, match="hybrid-kv-cache-manager"):
-        vllm_plans.planned(decode=RoleSpec(args=[typed("--no-disable-hybrid-kv-cache-manager")]), args=[off])
-
-
-def test_B62_sizes_between_which_blocks_differ_are_refused_where_the_model_is_not_known_to_allow_it() -> None:
-    """As reported: prefill of TP 4 and decode of DP 8, whose physical blocks were 16 and 32 tokens."""
-    sizes = {"prefill": RoleSpec(tp=4), "decode": RoleSpec(tp=1, dp=8), "connector": "vllm-nixl"}
-    with pytest.raises(ParityError, match=r"attention-tp is 4 for prefill-0 .* but 1 for decode-0 .*'some-hybrid'"):
-        vllm_plans.planned("some-hybrid", waive=["unknown-model"], **sizes)
-    with pytest.raises(ParityError, match=r"block-size is '16' for prefill-0 .* but '32' for decode-0"):
-        vllm_plans.planned(
-            prefill=RoleSpec(args=[typed("--block-size", "16")]), decode=RoleSpec(args=[typed("--block-size", "32")])
-        )
+NASTY = (
+    "patch -p1 -d DIR < FILE || exit 1",
+    'it\'s "two" words; $(touch made) `touch made` $HOME * ?',
+    "two\nlines",
+    "\\ \t '\"",
+)
 
 
 @pytest.mark.parametrize("engine", PLANNED)
-def test_B62_the_run_is_not_serving_before_a_generation_came_through_the_router(engine: str) -> None:
-    router = PLANNED[engine]().process("router")
-    assert "generation" in [proof.kind for proof in router.ready]
-
-
-# --- B95: an engine's release and the router of another day ------------------------------------------------------
-
-
-def untested(launch: LaunchPlan) -> list[str]:
-    return [each.message for each in launch.warnings if "not tested together" in each.message]
-
-
-def test_B95_an_engine_that_asks_for_more_than_the_router_sends_is_warned_of_and_must_pass_a_generation() -> None:
-    """As reported: vLLM 0.18 with MoRI-IO and a router build from before its connector option."""
-    launch = vllm_plans.planned(engine_version="0.18.0", router=RouterSpec(version="0.1.5"))
-    assert untested(launch) == [
-        "vllm-disagg 0.18.0, vllm-moriio and router 0.1.5 were not tested together (tested are >=0.20.0,<=0.32.0 with"
-        " router ==0.1.17): generations may fail although all start, so the run serves only once one has come through"
-        " the router"
-    ]
-    router = launch.process("router")
-    assert value(router, "--kv-connector") == "moriio", "the option that fills in what the connector needs"
-    assert [proof.kind for proof in router.ready][-1] != "tcp"
-    assert "generation" in [proof.kind for proof in router.ready]
-
-
-@pytest.mark.parametrize(
-    ("engine", "fields", "told"),
-    [
-        ("vllm", {"engine_version": "0.33.0"}, "vllm-disagg 0.33.0, vllm-moriio and router 0.1.17"),
-        ("vllm", {"engine_version": "0.19.1", "connector": "vllm-nixl"}, "vllm-disagg 0.19.1, vllm-nixl and"),
-        ("vllm", {"router": RouterSpec(version="0.1.18")}, "and router 0.1.18"),
-        ("vllm", {"image": "v:x", "router": RouterSpec(image="r:x")}, "a router image of no stated version"),
-        ("sglang", {"engine_version": "0.5.24"}, "sglang-disagg 0.5.24, sglang-mori and router 0.3.2"),
-        ("sglang", {"router": RouterSpec(version="0.3.3")}, "and router 0.3.3"),
-        ("atom", {"engine_version": "2026.9.1"}, "atom-disagg 2026.9.1, atom-mooncake and router 2026.8.22"),
-        ("sglang", {"router": RouterSpec(mode="external", version="0.3.0")}, "let one come through your router before"),
-        ("vllm", {}, ""),
-        ("vllm", {"connector": "vllm-nixl"}, ""),
-        ("vllm", {"engine_version": "0.22.1"}, ""),
-        ("sglang", {"connector": "sglang-mooncake", "engine_version": "0.5.12.post1"}, ""),
-        ("sglang", {"router": RouterSpec(mode="external")}, ""),
-        ("atom", {"router": RouterSpec(version="2026.8.22")}, ""),
-    ],
-)
-def test_B95_every_triple_that_nobody_tested_is_warned_of(engine: str, fields: dict[str, Any], told: str) -> None:
-    found = untested(PLANNED[engine](**fields))
-    assert (len(found) == 1 and told in found[0]) if told else found == []
-
-
-def test_B95_a_connector_brings_what_it_was_tested_with_and_an_engine_that_says_nothing_is_not_warned_of() -> None:
-    engine = sglang_plans.HOST.engine("sglang-disagg")
-    mine = Extension(name="my-link", summary="mine", kind="connector")
-    spec = sglang_plans.spec()
-    remark = untested_remark(engine, mine, spec, version="0.5.23", router="0.3.2")
-    assert "none is tested with my-link" in remark
-    tested = attrs.evolve(mine, tested=[Combination(engine=">=0.5.20", connectors=("my-link",), router=">=0.3")])
-    assert untested_remark(engine, tested, spec, version="0.5.23", router="0.3.2") == ""
-    assert untested_remark(attrs.evolve(engine, tested=()), mine, spec, version="9", router="9") == ""
+@pytest.mark.parametrize("word", NASTY)
+def test_B31_an_argument_and_a_variable_reach_the_engine_as_they_were_written(
+    engine: str, word: str, tmp_path: Path
+) -> None:
+    """By run file, plan document and the rank's script, which gives them to a program in the engine's place."""
+    recipe = tmp_path / "r.yaml"
+    # ATOM's server takes no free text but in JSON.
+    flag, given = ("--hf-overrides", json.dumps({"a": word})) if engine == "atom" else ("--chat-template", word)
+    asked = {
+        "engine": f"{engine}-disagg",
+        "model": {"sglang": "DeepSeek-R1-0528", "vllm": vllm_plans.KIMI, "atom": "DeepSeek-V4-Pro"}[engine],
+        "nodes": ["127.0.0.1", "127.0.0.2"],
+        "decode": {"env": {"STEP": word}, "args": [flag, given]},
+    }
+    recipe.write_text(json.dumps(asked))
+    spec = read_spec(options={}, recipe=recipe, environ={}, host=atom_plans.HOST)
+    launch = LaunchPlan.from_json(plan(spec, host=atom_plans.HOST).to_json())
+    decode = launch.process("decode-0")
+    seen = start_by_script(launch, 1, program=decode.argv[0], folder=tmp_path)
+    told = value(decode, flag)
+    assert (json.loads(told)["a"] if engine == "atom" else told) == word
+    assert seen["argv"] == list(decode.argv[1:])
+    assert seen["env"]["STEP"] == word
+    assert not list(tmp_path.glob("made"))

@@ -8,18 +8,13 @@ from typing import Any
 
 import pytest
 
-from disagg_run import ArgText, LaunchPlan, Layer, Nic, NodeFacts, ParityError, ProcessSpec, RoleSpec, Source, SpecError
+from disagg_run import LaunchPlan, Nic, NodeFacts, ParityError, ProcessSpec, RoleSpec, SpecError
 from disagg_run.facts_document import facts_to_json, read_facts
 from disagg_run.running.nodefacts import gather
 from tests import atom_plans, sglang_plans, vllm_plans
 from tests.atom_plans import two_on_a_node
+from tests.engine_plans import typed
 from tests.plan_values import value
-
-TYPED = Source(layer=Layer.COMMAND_LINE, where="--args")
-
-
-def typed(*words: str) -> ArgText:
-    return ArgText(words=words, source=TYPED)
 
 
 def everywhere(nics: Iterable[Nic], nodes: int = 2, **more: Any) -> dict[int, NodeFacts]:

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from disagg_run import ArgText, FlagError, LaunchPlan, Layer, ProcessSpec, RoleSpec, Source
+from disagg_run import ArgText, FlagError, ProcessSpec, RoleSpec
 from disagg_run.spec.model import RouterSpec
 from tests import atom_plans, sglang_plans, vllm_plans
+from tests.engine_plans import PLANNED, typed
 from tests.plan_values import value
 
-TYPED = Source(layer=Layer.COMMAND_LINE, where="--args")
-PLANNED: dict[str, Callable[..., LaunchPlan]] = {
-    "sglang": sglang_plans.planned,
-    "vllm": vllm_plans.planned,
-    "atom": atom_plans.planned,
-}
 
-
-def typed(words: str) -> ArgText:
-    return ArgText(words=words.split(), source=TYPED)
+def by_hand(text: str) -> ArgText:
+    return typed(*text.split())
 
 
 def refused(engine: str, words: str, **spec: Any) -> str:
     """The message for words that are given to all servers by hand."""
     with pytest.raises(FlagError) as caught:
-        PLANNED[engine](args=[typed(words)], **spec)
+        PLANNED[engine](args=[by_hand(words)], **spec)
     return str(caught.value)
 
 
@@ -79,7 +72,7 @@ def test_a_flag_by_hand_against_the_plan_is_refused_with_the_option(
     ],
 )
 def test_the_same_value_by_hand_is_no_contradiction(engine: str, words: str) -> None:
-    launch = PLANNED[engine](args=[typed(words)])
+    launch = PLANNED[engine](args=[by_hand(words)])
     for name in ("prefill-0", "decode-0"):
         assert "8" in launch.process(name).argv
         assert launch.process(name).gpus == tuple(range(8))
@@ -87,10 +80,10 @@ def test_the_same_value_by_hand_is_no_contradiction(engine: str, words: str) -> 
 
 def test_a_role_and_a_process_are_told_their_own_option() -> None:
     with pytest.raises(FlagError, match=r"--tp-size of decode says '4' .* use --decode-tp 4"):
-        sglang_plans.planned(decode=RoleSpec(args=[typed("--tp-size 4")]))
+        sglang_plans.planned(decode=RoleSpec(args=[by_hand("--tp-size 4")]))
     with pytest.raises(FlagError, match=r"-tp of decode says '4' .* use --decode-tp 4"):
-        vllm_plans.planned(processes={"decode-0": ProcessSpec(args=[typed("-tp 4")])})
-    assert value(sglang_plans.planned(prefill=RoleSpec(tp=4, args=[typed("--tp-size 4")])).process("prefill-0"),
+        vllm_plans.planned(processes={"decode-0": ProcessSpec(args=[by_hand("-tp 4")])})
+    assert value(sglang_plans.planned(prefill=RoleSpec(tp=4, args=[by_hand("--tp-size 4")])).process("prefill-0"),
                  "--tp-size") == "4"  # fmt: skip
 
 
@@ -112,7 +105,7 @@ def test_a_worker_over_two_nodes_keeps_its_nodes_and_ranks() -> None:
 
 def test_the_router_and_flags_that_nothing_follows_from_are_as_free_as_before() -> None:
     launch = atom_plans.planned(
-        args=[typed("--max-num-seqs 8")], router=RouterSpec(args=[typed("--policy round_robin")])
+        args=[by_hand("--max-num-seqs 8")], router=RouterSpec(args=[by_hand("--policy round_robin")])
     )
     assert value(launch.process("decode-0"), "--max-num-seqs") == "8"
     assert value(launch.process("router"), "--policy") == "round_robin"

@@ -187,7 +187,7 @@ def transfer_config(ctx: ProcessContext) -> Flag:
         _EXTRA: extra,
     }
     leaves = {f"{_EXTRA}.{key}": source for key, source in sources.items()}
-    own = (f"{_EXTRA}.host_ip",)
+    own = (f"{_EXTRA}.host_ip", "engine_id")
     return Flag("--kv-transfer-config", json=config, leaf_sources=leaves, remark=reach_remark(ctx), per_node=own)
 
 

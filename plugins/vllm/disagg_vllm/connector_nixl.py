@@ -131,7 +131,7 @@ def transfer_config(ctx: ProcessContext) -> Flag:
     backends = ctx.setting("nixl_backends")
     if backends:
         config[_EXTRA], sources[f"{_EXTRA}.backends"] = {"backends": list(backends)}, ctx.source("nixl_backends")
-    return Flag(_CONFIG, json=config, leaf_sources=sources)
+    return Flag(_CONFIG, json=config, leaf_sources=sources, per_node=("engine_id",))
 
 
 def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
