@@ -32,7 +32,7 @@ def test_a_section_has_its_own_engine_s_run_files(section: str, mark: str) -> No
 
 
 def test_each_feature_is_shown_or_said_to_be_missing_for_each_engine() -> None:
-    assert list(rows("vLLM")) == list(rows("ATOM"))
+    assert list(rows("vLLM")) == list(rows("ATOM")) == list(rows("SGLang"))
     assert len(rows("vLLM")) >= 20
     for section in SECTIONS:
         for feature, files in rows(section).items():
