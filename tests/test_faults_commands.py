@@ -58,6 +58,7 @@ def test_B51_a_model_that_is_mounted_elsewhere_is_named_by_its_place_inside(engi
     assert not [word for word in all_words(launch) if "/nfs" in word]
     assert mounts(launch) == (Mount(source="/nfs/models/m", target="/model", read_only=True),)
     assert launch.model.path == "/nfs/models/m"
+    assert "/nfs" not in launch.model.served_name, "the engine's own name for its model is the path that it is given"
     (check,) = [each for each in launch.ranks[0].groups[0].preflight if each.name == "model"]
     assert check.target == "/model", "the agent looks where the engine does, inside"
 

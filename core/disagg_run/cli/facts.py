@@ -32,7 +32,8 @@ def command(
     """Say what this node has: addresses, RDMA devices, GPUs, ports in use, container tool.
 
     The JSON form is what `plan --facts FILE` takes: facts by host name. Documents of several nodes become one by
-    `jq -s add`, or are given each with a --facts of its own.
+    `jq -s add`, or are given each with a --facts of its own. What a node cannot see is written into it by hand: the
+    `network` of an RDMA device, by any name; devices of different names have no route to each other.
     """
     from disagg_run.facts_document import facts_to_json
     from disagg_run.running.nodefacts import gather
