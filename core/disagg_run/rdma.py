@@ -119,7 +119,7 @@ def check_meeting(ctx: ProcessContext, names: tuple[str, ...], *, remedy: str) -
     """Refuse prefill and decode of one node whose GPUs' own devices are on networks that do not meet.
 
     Transfer libraries give each GPU the devices closest to it, of those that they may use: ``names``. On a node with a
-    device and a rail for each GPU, GPUs of different roles then cannot exchange KV (ROCm/ATOM#1921). ``remedy``: what
+    device and a rail for each GPU, GPUs of different roles then cannot exchange KV (fault B74). ``remedy``: what
     the connector has against it. Raises ParityError; nothing is refused where facts do not tell networks and GPUs,
     under simulation, or where the check is waived.
     """

@@ -11,8 +11,8 @@ def untested_remark(engine: Engine, connector: Extension, spec: LaunchSpec, *, v
     """A warning for a combination that the plugins do not know to work; "" where they do, or say nothing of any.
 
     ``version``: the engine's; ``router``: the router's as far as it is stated, else that of the newest catalogue. An
-    engine's release may ask for what the router of the day does not send (vllm-project/router#138): both start, and
-    requests fail. So no run is called serving before a generation has come through the router.
+    engine's release may ask for what the router of the day does not send (fault B95): both start, and requests fail. So
+    no run is called serving before a generation has come through the router.
     """
     tested = (*engine.tested, *connector.tested)
     router = "" if spec.image and spec.router.image and not spec.router.version else router
