@@ -45,9 +45,9 @@ def test_the_later_layer_chooses_a_policy_and_is_named() -> None:
 
 
 def test_policy_flags_as_one_text_replace_all_of_them() -> None:
-    launch = contract(ROUTER_POLICY_FLAGS="--policy power_of_two --dp-aware")
+    launch = contract(ROUTER_POLICY_FLAGS="--policy power_of_two --enable-igw")
     assert policies(launch) == ["power_of_two", None, None]
-    assert "--dp-aware" in launch.process("router").argv
+    assert "--enable-igw" in launch.process("router").argv
     assert source(launch, "router", "argv/--policy") == "environment contract ROUTER_POLICY_FLAGS"
 
 
@@ -77,6 +77,18 @@ def test_router_flags_that_are_no_words_are_refused() -> None:
 def test_R32_a_policy_that_the_router_does_not_have_is_refused() -> None:
     with pytest.raises(FlagError, match=r"PREFILL_ROUTER_POLICY\) does not take 'consistent_hashing': it takes"):
         contract(IS_AGENTIC="1", PREFILL_ROUTER_POLICY="consistent_hashing")
+
+
+def test_R33_the_router_is_not_told_to_choose_among_dp_ranks() -> None:
+    agentic = router(IS_AGENTIC="1", PREFILL_ROUTER_POLICY="cache_aware")
+    assert "--dp-aware" not in agentic.argv
+    with pytest.raises(SpecError, match=r"--dp-aware \(environment contract ROUTER_POLICY_FLAGS\) makes .* no request"):
+        contract(ROUTER_POLICY_FLAGS="--policy cache_aware --dp-aware")
+    by_hand = RouterSpec(args=[ArgText(words=("--dp-aware",))])
+    with pytest.raises(SpecError, match=r"--dp-aware \(command line\) makes sglang-router 0\.3\.2"):
+        planned(router=by_hand)
+    other = planned(router=attrs.evolve(by_hand, version="0.3.9"))
+    assert "--dp-aware" in other.process("router").argv
 
 
 def test_B67_a_flag_that_the_router_does_not_have_is_refused_with_the_nearest() -> None:

@@ -15,17 +15,18 @@ from disagg_run.records import Command, Flag, flag
 from disagg_run.settable_ports import port_source, router_port_source
 from disagg_run.sources import Source
 from disagg_sglang.listeners import BOOTSTRAP_PORT, PROMETHEUS_PORT
-from disagg_sglang.versions import CATALOGUES
+from disagg_sglang.versions import CATALOGUES, ROUTER
 
 PROGRAM = ("python", "-m", "sglang_router.launch_router")
 
 POLICY = "random"
 
+_DP_AWARE = "--dp-aware"
+
 #: A benchmark's load makes servers slow to answer: give up late, and try again.
 RETRIES = ("--cb-timeout-duration-secs", "15", "--retry-max-retries", "3")
 #: In an agentic run a conversation goes to the worker that has its prefix.
 AGENTIC_POLICY = (
-    "--dp-aware",
     "--cache-threshold",
     "0.3",
     "--balance-abs-threshold",
@@ -47,7 +48,21 @@ AGENTIC_HEALTH = (
 
 def router_command(ctx: ProcessContext) -> Command:
     """The router over the heads of all workers, exactly those."""
-    return Command(program=PROGRAM, flags=(*_place(ctx), *_policies(ctx), *_resilience(ctx), *_workers(ctx)))
+    flags = (*_place(ctx), *_policies(ctx), *_resilience(ctx), *_workers(ctx))
+    _check_dp_aware(ctx, flags)
+    return Command(program=PROGRAM, flags=flags)
+
+
+def _check_dp_aware(ctx: ProcessContext, flags: tuple[Flag, ...]) -> None:
+    """Refuse the flag with which no request would come to a worker (seen on 0.3.2, the newest)."""
+    by_hand = [text.source for text in ctx.spec.router.args if _DP_AWARE in text.words]
+    sources = [*by_hand, *(each.source for each in flags if each.name == _DP_AWARE)]
+    if sources and (ctx.spec.router.version or ROUTER) == ROUTER:
+        raise SpecError(
+            f"{_DP_AWARE} ({sources[0]}) makes sglang-router {ROUTER} send to http://HOST:PORT@RANK where prefill and"
+            " decode are apart, which is host 0.0.0.RANK: no request would come to a worker",
+            remedy="leave it out; servers spread requests over their own DP ranks",
+        )
 
 
 def _place(ctx: ProcessContext) -> Iterator[Flag]:
