@@ -27,9 +27,7 @@ SHAPES = [(1, 1), (2, 1), (1, 2)]
 
 
 @pytest.fixture
-def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Launched]]:
-    # A router looks for a tokenizer in the internet; nothing of these tests leaves this machine.
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
     started: list[Launched] = []
 
     def start(made: LaunchPlan, **timing: float) -> Launched:

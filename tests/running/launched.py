@@ -18,6 +18,9 @@ from disagg_run.planning.document import LaunchPlan
 
 DRIVE = Path(__file__).with_name("drive.py")
 
+#: What the fixture ``agent`` gives: starts ``disagg-run agent`` for a plan and a rank, with further words.
+Agent = Callable[..., "subprocess.Popen[str]"]
+
 
 def until(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
     """The first true value of ``condition``, looked at again and again; fails after ``timeout_s``."""
@@ -35,6 +38,24 @@ def alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def processes_of(run_dir: Path, *, but: int = 0) -> list[str]:
+    """The living processes that were told of a run directory by argument or variable, without the pid ``but``."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            told = [*process.cmdline(), *process.environ().values()]
+            if process.pid not in (but, os.getpid()) and any(str(run_dir) in word for word in told):
+                found += [f"{process.pid} {' '.join(process.cmdline())}"] if alive(process.pid) else []
+        except psutil.Error:
+            continue
+    return found
+
+
+def star(asked: LaunchPlan) -> tuple[str, str]:
+    """Where rank 0 listens: a fixed port on an address of this test's own."""
+    return "--star", f"{asked.ranks[0].node.address}:21770"
 
 
 class Launched:
@@ -120,17 +141,8 @@ class Launched:
         assert not left, f"left behind: {left}"
 
     def processes(self) -> list[str]:
-        """The living processes that were told of this launch by argument or variable."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                told = [*process.cmdline(), *process.environ().values()]
-                mark = str(self.run_dir)
-                if process.pid != self.process.pid and any(mark in word for word in told) and alive(process.pid):
-                    found.append(f"{process.pid} {' '.join(process.cmdline())}")
-            except psutil.Error:
-                continue
-        return found
+        """The living processes that were told of this launch."""
+        return processes_of(self.run_dir, but=self.process.pid)
 
     def ports(self) -> list[str]:
         """What listens on the launch's addresses; on 127.0.0.1, which others use too, on the plan's ports."""
