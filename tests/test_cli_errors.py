@@ -203,6 +203,32 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert ended.returncode == 141
 
 
+@pytest.mark.parametrize(("arguments", "code"), [(["--bad"], 2), (["engines", "nope"], 3), (ASKED, 141)])
+def test_an_error_that_nobody_reads_keeps_its_exit_code(arguments: list[str], code: int) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "disagg_run", *arguments]
+    ended = subprocess.run(command, stdout=write, stderr=write, timeout=60, check=False)
+    os.close(write)
+    assert ended.returncode == code
+
+
+@pytest.mark.parametrize(
+    ("given", "bounds"),
+    [
+        (("--grace", "nan"), "from 0 to 3600"),
+        (("--grace", "inf"), "from 0 to 3600"),
+        (("--grace", "-1"), "from 0 to 3600"),
+        (("--hang-timeout", "0"), "from 1 to 86400"),
+        (("--join-timeout", "nan"), "from 1 to 86400"),
+        (("--join-timeout", "soon"), "from 1 to 86400"),
+    ],
+)
+def test_a_time_that_is_none_is_refused_with_what_is_one(given: tuple[str, str], bounds: str) -> None:
+    line = refused("agent", "--plan", "plan.json", "--rank", "0", *given, code=2)
+    assert f"{given[0]}': {given[1]!r} is no number of seconds {bounds}" in line
+
+
 @pytest.mark.parametrize("arguments", [["--help"], [*ASKED, "--format", "json"]])
 def test_output_that_cannot_be_written_is_one_line(arguments: list[str]) -> None:
     command = [sys.executable, "-m", "disagg_run", *arguments]
@@ -301,8 +327,9 @@ def test_a_long_value_does_not_hide_the_remedy() -> None:
 
 def test_a_plan_document_of_brackets_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("[" * 100_000)
-    line = refused("agent", "--plan", str(tmp_path / "plan.json"), "--rank", "0", code=5)
-    assert line.startswith("the plan document is no JSON: maximum recursion depth")
+    file = str(tmp_path / "plan.json")
+    line = refused("agent", "--plan", file, "--rank", "0", code=3)
+    assert line.startswith(f"the plan file {file!r} is no JSON: maximum recursion depth")
 
 
 def test_a_flag_with_dashes_is_told_how_explain_takes_it() -> None:

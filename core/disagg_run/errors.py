@@ -17,7 +17,7 @@
     │   ├── PreflightError       13   a node does not have what the plan needs
     │   ├── CanaryError          14   the router is up but no generation gets through it
     │   └── WorkloadError        15   the benchmark failed, or its result is no result
-    └── (130 / 143: ended by SIGINT / SIGTERM)
+    └── (129 / 130 / 143: ended by SIGHUP / SIGINT / SIGTERM)
 
 A message is one lower-case sentence: what was wrong, where, and then the remedy.
 """

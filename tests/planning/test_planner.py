@@ -20,7 +20,6 @@ from disagg_run import (
     LaunchSpec,
     Layer,
     Node,
-    PlanError,
     PortError,
     ProcessSpec,
     RoleSpec,
@@ -196,8 +195,9 @@ def test_a_plan_document_read_back_is_the_plan_and_damage_is_refused() -> None:
         (text.replace('"bound"', '"bownd"', 1), "bownd"),
         (text[:-3], "no JSON"),
         ("[]", "no JSON object"),
+        ('{"schema": 1, "a": 1}', "is no plan"),
     ]:
-        with pytest.raises(PlanError, match=message):
+        with pytest.raises(SpecError, match=message):
             LaunchPlan.from_json(damaged)
 
 

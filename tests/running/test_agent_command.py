@@ -7,55 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from disagg_run.errors import UsageError
-from disagg_run.planning.document import LaunchPlan
 from disagg_run.running.rundir import RunDir, write_result
 from disagg_run.running.status import read_status, status_text
 from disagg_run.running.token import read_token
-from tests.running.launched import until
+from tests.running.launched import Agent, star, until
 from tests.running.plans import Launch, addresses, plan, python
-
-Agent = Callable[..., subprocess.Popen[str]]
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    """Starts an agent: ``agent(plan, rank, "--smoke", "1")``; the run directory is ``tmp_path / rankN``."""
-    started: list[subprocess.Popen[str]] = []
-    token = tmp_path / "token"
-    token.write_text("0123456789abcdef0123\n")
-    token.chmod(0o600)
-
-    def start(asked: LaunchPlan, rank: int, *words: str) -> subprocess.Popen[str]:
-        file = tmp_path / f"plan{len(started)}.json"
-        file.write_text(asked.to_json())
-        argv = ["--plan", str(file), "--rank", str(rank), "--run-dir", str(tmp_path / f"rank{rank}")]
-        started.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "disagg_run.cli.agent", *argv, "--token-file", str(token), *words],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-        return started[-1]
-
-    yield start
-    for each in started:
-        if each.poll() is None:
-            each.terminate()
-        each.communicate(timeout=30)
-
-
-def star(asked: LaunchPlan) -> tuple[str, str]:
-    """Where rank 0 listens: a fixed port on an address of this test's own."""
-    return "--star", f"{asked.ranks[0].node.address}:21770"
 
 
 def test_agents_started_one_by_one_run_the_launch_with_a_run_directory_each(agent: Agent, tmp_path: Path) -> None:
@@ -100,19 +61,21 @@ def test_a_terminated_agent_ends_its_processes_and_the_other_ranks(agent: Agent)
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "the plan document is no JSON"),
-        ("[]", "the plan document is no JSON object"),
-        (None, "cannot be read: No such file or directory"),
+        ("{", "is no JSON: "),
+        ("[]", "is no JSON object"),
+        ('{"facts": []}', "is no plan: give a file made by plan --format json"),
+        ('{"schema": 2, "digest": "", "ranks": []}', "has schema 2, this disagg-run reads schema 1"),
+        (None, "cannot be read: no such file or directory"),
     ],
 )
-def test_a_bad_plan_file_is_one_line(text: str | None, reason: str, tmp_path: Path) -> None:
+def test_a_bad_plan_file_is_one_line_that_names_it(text: str | None, reason: str, tmp_path: Path) -> None:
     file = tmp_path / "p.json"
     if text is not None:
         file.write_text(text)
-    words = [sys.executable, "-m", "disagg_run.cli.agent", "--plan", str(file), "--rank", "0"]
+    words = [sys.executable, "-m", "disagg_run", "agent", "--plan", str(file), "--rank", "0"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=tmp_path)
-    assert done.returncode in (2, 5)
-    assert reason in done.stderr
+    assert done.returncode == 3
+    assert f"the plan file {str(file)!r} {reason}" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
@@ -121,9 +84,9 @@ def test_a_wrong_option_is_one_line(tmp_path: Path) -> None:
     address = addresses(1)[0]
     file.write_text(plan([(address, [python("p", "server", "")])]).to_json())
     for words, reason in ((["--rank", "3"], "the plan has no rank 3"), (["--rank", "0", "--star", "x"], "HOST:PORT")):
-        command = [sys.executable, "-m", "disagg_run.cli.agent", "--plan", str(file), *words]
+        command = [sys.executable, "-m", "disagg_run", "agent", "--plan", str(file), *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
-        assert done.returncode != 0
+        assert done.returncode == 2
         assert reason in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
 
@@ -147,17 +110,49 @@ def test_a_token_comes_from_a_file_of_mode_0600_or_from_the_environment(
 
 
 @pytest.mark.parametrize(
-    ("mode", "text", "reason"), [(0o644, "x" * 40, "mode 0644.*chmod 600"), (0o600, "short", "5 ch")]
+    ("mode", "text", "reason"),
+    [
+        (0o644, "x" * 40, "mode 0644.*chmod 600"),
+        (0o600, "short\n", "has 5 bytes: give 16 to 4096"),
+        (0o600, "x" * 100_000, "has more than 4096 bytes: give 16 to 4096"),
+        (0o600, "", "has 0 bytes"),
+        (0o600, "\udcff" * 20, "is no UTF-8 text"),
+    ],
 )
 def test_a_token_that_others_may_read_or_guess_is_refused(mode: int, text: str, reason: str, tmp_path: Path) -> None:
     file = tmp_path / "token"
-    file.write_text(text)
+    file.write_bytes(os.fsencode(text))
     file.chmod(mode)
-    with pytest.raises(UsageError, match=reason) as caught:
+    with pytest.raises(UsageError, match=rf"{file}.* {reason}") as caught:
         read_token(file, needed=True)
-    assert text not in str(caught.value)
+    assert not text or text.strip() not in str(caught.value)
     with pytest.raises(UsageError, match="cannot be read"):
         read_token(tmp_path / "none", needed=True)
+
+
+@pytest.mark.parametrize(("text", "reason"), [("short", "has 5 bytes"), ("x" * 5000, "has more than 4096 bytes")])
+def test_a_token_of_the_environment_is_held_to_the_same_bounds(
+    text: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISAGG_RUN_TOKEN", text)
+    for needed in (True, False):
+        with pytest.raises(UsageError, match=f"the token in DISAGG_RUN_TOKEN {reason}: give 16 to 4096") as caught:
+            read_token(None, needed=needed)
+        assert text not in str(caught.value)
+
+
+def test_ranks_with_different_tokens_are_told_so_on_both_sides(agent: Agent) -> None:
+    asked = Launch().plan()
+    first = agent(asked, 0, *star(asked), "--join-timeout", "3")
+    second = agent(asked, 1, *star(asked), token="another secret of its own")
+    _, err = second.communicate(timeout=30)
+    assert second.returncode == 10
+    assert "refuses rank 1: its token is not this run's: each rank needs one agent, all with the same" in err
+    _, err = first.communicate(timeout=30)
+    assert first.returncode == 12
+    assert "have not joined within 3 s; one at 127." in err
+    assert "was refused: its token is not this run's" in err
+    assert "another secret" not in err
 
 
 # --- status ------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import asyncio
 import attrs
 import pytest
 
-from disagg_run.errors import PlanError
+from disagg_run.errors import PlanError, UsageError
 from disagg_run.running.gates import Board, join_ports, watchers
 from disagg_run.running.share import share_of
 from tests.running.plans import HTTP, JOIN, Launch, addresses, edges, plan, server
@@ -74,7 +74,7 @@ def test_an_order_that_cannot_be_followed_is_refused_before_anything_starts(
 
 
 def test_a_rank_that_the_plan_does_not_have_is_refused() -> None:
-    with pytest.raises(PlanError, match="no rank 2: it has ranks 0 to 1"):
+    with pytest.raises(UsageError, match="no rank 2: it has ranks 0 to 1"):
         share_of(Launch().plan(), 2)
 
 

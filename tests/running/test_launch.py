@@ -21,7 +21,7 @@ from disagg_run.planning.document import Group, PlannedContainer, RankPlan, Read
 from disagg_run.running.launch import run
 from disagg_run.running.status import read_status, status_text
 from disagg_run.spec.model import Node
-from tests.running.launched import DRIVE, Launched, alive, until
+from tests.running.launched import Launched, alive, until
 from tests.running.plans import HTTP, JOIN, ROUTER, Launch, addresses, edges, plan, python, router, server
 
 Starter = Callable[..., Launched]
@@ -197,17 +197,6 @@ def test_a_second_ctrl_c_cuts_the_grace_short(launch: Starter) -> None:
     launched.kill(launched.process.pid, signal.SIGINT)
     assert launched.end() == 130
     assert time.monotonic() - struck < 10
-
-
-def test_a_reader_of_stdout_that_is_gone_does_not_fail_the_run(launch: Starter, tmp_path: Path) -> None:
-    plan_file = tmp_path / "p.json"
-    plan_file.write_text(Launch().plan().to_json())
-    words = [sys.executable, str(DRIVE), str(plan_file), str(tmp_path / "run"), "smoke=1"]
-    out, into = os.pipe()
-    os.close(out)
-    done = subprocess.run(words, stdout=into, stderr=subprocess.PIPE, text=True, timeout=60)
-    os.close(into)
-    assert done.returncode == 0, done.stderr
 
 
 def test_b84_a_foreign_process_with_the_same_command_line_is_not_touched(launch: Starter) -> None:

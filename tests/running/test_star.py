@@ -173,6 +173,18 @@ def test_a_stranger_who_speaks_otherwise_is_hung_up_on_and_harms_nothing(line: b
     run(test)
 
 
+def test_a_token_of_bytes_that_are_no_text_is_a_wrong_one() -> None:
+    async def test() -> None:
+        async with centre(2) as hub:
+            reader, writer = await asyncio.open_connection(*hub.address)
+            writer.write(b'{"type": "hello", "token": "\\ud800"}\n')
+            assert b"its token is not this run's" in await reader.read()
+            writer.close()
+            assert not hub.verdict.ended
+
+    run(test)
+
+
 def test_the_end_of_a_connection_is_that_agents_death() -> None:
     async def test() -> None:
         async with centre() as hub:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from disagg_run.errors import DisaggError, UsageError
+from disagg_run.cli.seconds import Seconds
 
 
 @click.command("agent")
@@ -26,9 +26,9 @@ from disagg_run.errors import DisaggError, UsageError
     "--token-file", type=click.Path(path_type=Path), help="File of mode 0600 with the secret that all agents share."
 )
 @click.option("--smoke", type=click.IntRange(min=1), metavar="N", help="Send N streamed completions, then end.")
-@click.option("--grace", type=click.FloatRange(min=0), metavar="S", help="Seconds from TERM to KILL in an orderly end.")
-@click.option("--hang-timeout", type=click.FloatRange(min=0), metavar="S", help="Seconds until silence is a hang.")
-@click.option("--join-timeout", type=click.FloatRange(min=0), metavar="S", help="Seconds for all agents to join.")
+@click.option("--grace", type=Seconds(0, 3600), metavar="S", help="Seconds from TERM to KILL in an orderly end.")
+@click.option("--hang-timeout", type=Seconds(1, 86400), metavar="S", help="Seconds until silence is a hang.")
+@click.option("--join-timeout", type=Seconds(1, 86400), metavar="S", help="Seconds for all agents to join.")
 def command(plan_file: Path, rank: int, **options: object) -> None:
     """Run one rank of a finished plan on this node.
 
@@ -37,19 +37,3 @@ def command(plan_file: Path, rank: int, **options: object) -> None:
     from disagg_run.running.start import start
 
     sys.exit(start(plan_file, rank, options))
-
-
-def main() -> None:
-    """The same without the rest of the command line, as the local launcher starts it."""
-    try:
-        command(standalone_mode=False)
-    except DisaggError as error:
-        click.echo(f"disagg-run: error: {error}", err=True)
-        sys.exit(error.exit_code)
-    except click.ClickException as error:
-        click.echo(f"disagg-run: error: {error.format_message()}", err=True)
-        sys.exit(UsageError.exit_code)
-
-
-if __name__ == "__main__":
-    main()

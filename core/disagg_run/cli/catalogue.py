@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from disagg_run.cli.output import emit, write_file
+from disagg_run.cli.seconds import Seconds
 from disagg_run.errors import SpecError, UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="write it there")
 @click.option("--diff", metavar="VERSION", help="print what changed since the engine's catalogue of that version")
 @click.option("--as", "version", default="", metavar="VERSION", help="version to state, where none can be found")
-@click.option("--timeout", type=click.FloatRange(min=0.1), default=180.0, metavar="SECONDS", help="default: 180")
+@click.option("--timeout", type=Seconds(0.1, 86400), default=180.0, metavar="SECONDS", help="default: 180")
 @click.argument("words", nargs=-1)
 def command(
     python: str,

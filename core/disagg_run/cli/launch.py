@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from disagg_run import streams
 from disagg_run.cli.output import emit, remark
 from disagg_run.cli.plan import plan_asked, render
 from disagg_run.errors import RunError, UsageError
 from disagg_run.spec.environment import UNSET, contract_place
 from disagg_run.spec.values import switch
+from disagg_run.streams import drop
 
 if TYPE_CHECKING:
     from disagg_run.planning.document import LaunchPlan
@@ -33,7 +35,12 @@ def launch(given: Mapping[str, Any]) -> int:
     spec, plan = plan_asked(given)
     acting = acting_rank(spec, len(plan.ranks), os.environ, asked=given["rank"])
     if acting is None or acting.rank == 0 or dry:
-        emit(render(plan, "table"))
+        try:
+            emit(render(plan, "table"))
+        except BrokenPipeError:
+            if dry:
+                raise
+            drop(1)  # the reader has gone (`| head`), but the launch is what was asked for
     if dry:
         if not given["dry_run"]:
             remark("nothing is started: the environment says DRY_RUN")
@@ -85,8 +92,7 @@ def _run_rank(plan: LaunchPlan, acting: Acting, given: Mapping[str, Any]) -> int
 
 def _become(words: list[str]) -> NoReturn:
     """Go on as another call of the command: an agent needs no plugin, and the guardian that it forks stays small."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    streams.flush()
     os.execv(sys.executable, [sys.executable, "-m", "disagg_run", *words])
 
 

@@ -12,10 +12,11 @@ import click
 
 from disagg_run import __version__
 from disagg_run.cli.asking import GroupedHelp, asking_options
-from disagg_run.cli.output import close_stdout, one_line
+from disagg_run.cli.output import one_line
 from disagg_run.errors import DisaggError, UsageError
 from disagg_run.input_files import os_reason
 from disagg_run.near_miss import did_you_mean
+from disagg_run.streams import drop, say
 
 #: Commands: module below ``disagg_run.cli``, its click command, what it does. A module is imported when it is needed.
 COMMANDS = {
@@ -38,7 +39,7 @@ IPADDRS, …) < run file < DISAGG_RUN_ variables < command line.
 \b
 Exit codes: 2 command line, 3 what was asked, 4 plugin, 5 no right plan, 6 patch,
 10-15 the run (11 a process died, 12 not ready in time, 13 preflight, 14 no generation
-through the router, 15 workload), 130/143 interrupted."""
+through the router, 15 workload), 129/130/143 ended by HUP, INT or TERM."""
 
 
 class LazyGroup(GroupedHelp, click.Group):
@@ -120,10 +121,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        close_stdout()  # the reader has gone (`| head`), which is no error
+        drop(1)  # the reader has gone (`| head`), which is no error
         return 141
     except OSError as error:
-        close_stdout()  # a full disk, a file that vanished: the system's own words say what and where
+        drop(1)  # a full disk, a file that vanished: the system's own words say what and where
         reason = os_reason(error)
         return _complain(reason if error.filename is None else f"{str(error.filename)!r}: {reason}", 1)
 
@@ -133,7 +134,7 @@ def _complain(message: str, code: int) -> int:
     if len(line) > _LONGEST:
         # A value of thousands of characters would hide what is wrong with it, and the remedy behind it.
         line = f"{line[: _LONGEST * 2 // 3]} … {line[-_LONGEST // 3 :]}"
-    print(f"disagg-run: error: {line}", file=sys.stderr)
+    say(f"disagg-run: error: {line}")
     return code
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from disagg_run.errors import UsageError
 from disagg_run.input_files import os_reason
+from disagg_run.streams import drop, say
 
 
 def emit(text: str) -> None:
@@ -21,13 +21,8 @@ def emit(text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        close_stdout()
+        drop(1)
         raise cannot_write("stdout", error) from None
-
-
-def close_stdout() -> None:
-    """Let what could not be written go: the interpreter would try, and complain, once more at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def write_file(path: Path, text: str) -> None:
@@ -59,7 +54,7 @@ def json_text(data: Any) -> str:
 
 def remark(text: str) -> None:
     """One line for stderr."""
-    print(f"disagg-run: {one_line(text)}", file=sys.stderr)
+    say(f"disagg-run: {one_line(text)}")
 
 
 def one_line(text: str) -> str:

@@ -9,6 +9,7 @@ from disagg_run.declarations import Engine, Extension, ModelRow
 from disagg_run.host import Host, build_host
 from disagg_run.input_files import read_bytes
 from disagg_run.planning.document import LaunchPlan
+from disagg_run.planning.reading import read_plan
 from disagg_run.records import Patch
 from disagg_run.spec.model import LaunchSpec, Node
 
@@ -25,7 +26,7 @@ def offers() -> list[tuple[str, Patch]]:
 
 def planned(path: Path) -> tuple[Patch, ...]:
     """The patches that a plan document carries, over all ranks."""
-    plan = LaunchPlan.from_json(read_bytes(path, "plan"))
+    plan = read_plan(LaunchPlan, read_bytes(path, "plan file"), what=f"the plan file {str(path)!r}")
     patches = [patch for rank in plan.ranks for group in rank.groups for patch in group.patches]
     return tuple({patch.id: patch for patch in patches}.values())
 

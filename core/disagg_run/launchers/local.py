@@ -19,11 +19,12 @@ from disagg_run.errors import RunError
 from disagg_run.planning.document import LaunchPlan
 from disagg_run.running import environment
 from disagg_run.running.launch import LaunchOptions
+from disagg_run.running.outcome import heeded, signal_name
 from disagg_run.running.report import describe
 from disagg_run.running.rundir import RunDir, culprit_of, default_path, new_id
 from disagg_run.running.token import new_token, read_token
+from disagg_run.streams import say
 
-_PASSED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: For ranks that lost the process above them to end, in seconds, and between two looks.
 _ORPHANS_S = 30.0
 _LOOK_S = 0.05
@@ -36,8 +37,8 @@ def start_ranks(plan: LaunchPlan, options: LaunchOptions) -> int:
     """
     run_id = new_id()
     run_dir = RunDir(path=(options.run_dir or default_path(plan, run_id)).absolute())
-    run_dir.claim(plan.to_json().encode("utf-8", "surrogatepass"))
     token = read_token(options.token_file, needed=False) or new_token()
+    run_dir.claim(plan.to_json().encode("utf-8", "surrogatepass"))
     told = {
         "run_dir": str(run_dir.path),
         "run_id": run_id,
@@ -48,7 +49,7 @@ def start_ranks(plan: LaunchPlan, options: LaunchOptions) -> int:
     # The ranks' process inherits the blocked signals: one that comes while it imports waits until it can pass it on.
     with contextlib.ExitStack() as stack:
         with _signals_blocked():
-            print(f"run directory: {run_dir.path}", file=sys.stderr, flush=True)
+            say(f"run directory: {run_dir.path}")
             ranks = subprocess.Popen(
                 [sys.executable, "-m", "disagg_run.launchers.ranks", json.dumps(told)],
                 env={**os.environ, environment.TOKEN: token},
@@ -56,7 +57,7 @@ def start_ranks(plan: LaunchPlan, options: LaunchOptions) -> int:
                 start_new_session=True,  # Ctrl-C reaches it once: through us
             )
             stack.enter_context(_passing_signals(ranks))
-        returned = ranks.wait()
+        returned = _ended(ranks)
     code = returned if returned >= 0 else RunError.exit_code
     if returned < 0:
         _await_orphans(run_dir)
@@ -65,8 +66,20 @@ def start_ranks(plan: LaunchPlan, options: LaunchOptions) -> int:
         lines = (
             describe(culprit, run_dir.path) if culprit else [f"disagg-run: error: the run failed; see {run_dir.path}"]
         )
-        print("\n".join(lines), file=sys.stderr, flush=True)
+        say("\n".join(lines))
     return code
+
+
+def _ended(ranks: subprocess.Popen[bytes]) -> int:
+    """The exit code of the ranks' process, or minus the signal that ended it; it is continued where one stops it."""
+    with contextlib.suppress(ChildProcessError):  # reaped already, where a signal was just passed on
+        while (seen := os.waitid(os.P_PID, ranks.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)) is not None:
+            if seen.si_code != os.CLD_STOPPED:
+                break
+            os.waitid(os.P_PID, ranks.pid, os.WSTOPPED | os.WNOHANG)
+            say(f"the process above the ranks was stopped by {signal_name(seen.si_status)}; it is continued")
+            ranks.send_signal(signal.SIGCONT)
+    return ranks.wait()
 
 
 def _await_orphans(run_dir: RunDir) -> None:
@@ -82,7 +95,7 @@ def _signals_blocked() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, heeded())
     try:
         yield
     finally:
@@ -91,7 +104,7 @@ def _signals_blocked() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _passing_signals(ranks: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Pass SIGINT, SIGTERM and SIGHUP on meanwhile, and end the ranks where the caller's program breaks off."""
+    """Pass on meanwhile the signals that end a run, and end the ranks where the caller's program breaks off."""
 
     def handle(signum: int, frame: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -100,7 +113,7 @@ def _passing_signals(ranks: subprocess.Popen[bytes]) -> Iterator[None]:
     before = {}
     # Python handles signals in the main thread alone; elsewhere the caller's program keeps its own handlers.
     if threading.current_thread() is threading.main_thread():
-        before = {signum: signal.signal(signum, handle) for signum in _PASSED}
+        before = {signum: signal.signal(signum, handle) for signum in heeded()}
     try:
         yield
     finally:

@@ -19,19 +19,19 @@ from typing import Any
 
 import attrs
 
+from disagg_run import streams
 from disagg_run.errors import DisaggError, RunError
 from disagg_run.planning.document import LaunchPlan
 from disagg_run.running import environment, proctree
 from disagg_run.running.agent import AgentOptions, run_agent
+from disagg_run.running.outcome import heeded, signal_name
 from disagg_run.running.rundir import RunDir
 from disagg_run.running.share import share_of
 from disagg_run.running.star_socket import listen
 from disagg_run.running.start import guarded
 from disagg_run.running.teardown import planned_ports
 from disagg_run.running.timing import Timing
-
-_PASSED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_WATCHED = {signal.SIGCHLD, *_PASSED}
+from disagg_run.streams import say
 
 #: For the other ranks to end by themselves once one has failed, in seconds; then they are told to.
 OTHERS_S = 6.0
@@ -83,10 +83,12 @@ class Ranks:
         self._killed: dict[int, float] = {}
         #: Exit code of the rank that failed first.
         self._code = 0
+        #: Signals that are passed on to the guardians.
+        self._passed = heeded()
 
     def run(self) -> int:
         """Start a guardian for each rank and wait until all have ended; 0 or the exit code of the first failure."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._watched())
         proctree.become_subreaper()
         gc.freeze()  # what is there now stays shared between the ranks
         for rank in self._launch.plan.ranks:
@@ -102,7 +104,7 @@ class Ranks:
             if self._code and deadline is None:
                 deadline = time.monotonic() + OTHERS_S
             signum = self._next_signal(deadline)
-            if signum in _PASSED:
+            if signum in self._passed:
                 self._tell(signum)
             elif deadline is not None and time.monotonic() > deadline:
                 self._tell(signal.SIGTERM)
@@ -121,31 +123,38 @@ class Ranks:
                 if rank != 0:
                     self._launch.sock.close()
                 launch = self._launch
-                code = guarded(lambda: run_agent(launch.options(rank)), rank, launch.run_dir)
+                code = guarded(lambda: run_agent(launch.options(rank)), rank, launch.run_dir, launch.timing)
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            streams.flush()
             os._exit(code)
+
+    def _watched(self) -> set[signal.Signals]:
+        return {signal.SIGCHLD, *self._passed}
 
     def _next_signal(self, deadline: float | None) -> int:
         """The next signal; 0 where none came until ``deadline``, or soon where there is something to sweep."""
         if self._killed:
             wait = _LOOK_S
         elif deadline is None:
-            return signal.sigwait(_WATCHED)
+            return signal.sigwait(self._watched())
         else:
             wait = max(0.0, deadline - time.monotonic())
-        found = signal.sigtimedwait(_WATCHED, wait)
+        found = signal.sigtimedwait(self._watched(), wait)
         return found.si_signo if found is not None else 0
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
             while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
                 if pid == 0:
                     return
                 if pid not in self._running:
                     continue  # an orphan
+                if os.WIFSTOPPED(status):
+                    # No terminal stops it, and stopped it would neither pass on a signal nor see its agent end.
+                    say(f"a guardian was stopped by {signal_name(os.WSTOPSIG(status))}; it is continued")
+                    os.kill(pid, signal.SIGCONT)
+                    continue
                 self._running.discard(pid)
                 code = os.waitstatus_to_exitcode(status)
                 self._code = self._code or (code if code >= 0 else RunError.exit_code)
@@ -215,7 +224,7 @@ def entry() -> None:
     try:
         code = main()
     except DisaggError as error:
-        print(f"disagg-run: error: {error}", file=sys.stderr)
+        say(f"disagg-run: error: {error}")
         code = error.exit_code
     sys.exit(code)
 

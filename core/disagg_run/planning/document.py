@@ -240,7 +240,7 @@ class LaunchPlan:
     def from_json(cls, text: str | bytes) -> LaunchPlan:
         """Read a plan document.
 
-        Raises PlanError where it is no JSON, of another schema, has unknown or missing keys, or its digest is wrong.
+        Raises SpecError where it is no plan, of another schema, has unknown or missing keys, or its digest is wrong.
         """
         from disagg_run.planning.reading import read_plan
 

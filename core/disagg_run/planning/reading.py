@@ -5,50 +5,51 @@ from __future__ import annotations
 import json
 from typing import Any, TypeVar
 
-from disagg_run.errors import PlanError
+from disagg_run.errors import SpecError
 from disagg_run.planning.document import SCHEMA, LaunchPlan
 
 T = TypeVar("T", bound=LaunchPlan)
 
+_REMEDY = "give a file made by plan --format json"
 
-def read_plan(cls: type[T], text: str | bytes) -> T:
-    """The plan that ``text`` holds.
 
-    Raises PlanError where it is no JSON object, of another schema, has unknown or missing keys or values of a wrong
+def read_plan(cls: type[T], text: str | bytes, *, what: str = "the plan document") -> T:
+    """The plan that ``text`` holds; ``what`` names it in errors.
+
+    Raises SpecError where it is no JSON object, of another schema, has unknown or missing keys or values of a wrong
     type, or where its digest is not that of its content.
     """
-    data = _json_object(text)
-    schema = data.pop("schema", None)
+    data = _json_object(text, what)
+    if not {"schema", "digest", "ranks"} <= data.keys():
+        raise SpecError(f"{what} is no plan", remedy=_REMEDY)
+    schema = data.pop("schema")
     if schema != SCHEMA:
-        raise PlanError(
-            f"the plan document has schema {schema!r}, this disagg-run reads schema {SCHEMA}",
+        raise SpecError(
+            f"{what} has schema {schema!r}, this disagg-run reads schema {SCHEMA}",
             remedy="make the plan anew with this version",
         )
-    digest = data.pop("digest", None)
-    plan = _structure(cls, data)
+    digest = data.pop("digest")
+    plan = _structure(cls, data, what)
     if digest != plan.digest:
-        raise PlanError(
-            f"the plan's digest is {digest!r} but its content has {plan.digest!r}",
+        raise SpecError(
+            f"the digest of {what} is {digest!r}, but its content has {plan.digest!r}",
             remedy="it was changed by hand or damaged: make it anew, or change it with attrs.evolve and to_json",
         )
     return plan
 
 
-def _json_object(text: str | bytes) -> dict[str, Any]:
+def _json_object(text: str | bytes, what: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         reason = str(error)
-        raise PlanError(
-            f"the plan document is no JSON: {reason[:1].lower()}{reason[1:]}",
-            remedy="give a file made by plan --format json",
-        ) from None
+        raise SpecError(f"{what} is no JSON: {reason[:1].lower()}{reason[1:]}", remedy=_REMEDY) from None
     if not isinstance(data, dict):
-        raise PlanError("the plan document is no JSON object", remedy="give a file made by plan --format json")
+        raise SpecError(f"{what} is no JSON object", remedy=_REMEDY)
     return data
 
 
-def _structure(cls: type[T], data: dict[str, Any]) -> T:
+def _structure(cls: type[T], data: dict[str, Any], what: str) -> T:
     import cattrs  # ~90 ms to import, and only a reader of plans needs it
 
     converter = cattrs.Converter(forbid_extra_keys=True)
@@ -59,8 +60,8 @@ def _structure(cls: type[T], data: dict[str, Any]) -> T:
     except cattrs.BaseValidationError as error:
         # A misspelt key shows both as missing and as extra; the extra one is what stands in the document.
         reasons = sorted(cattrs.transform_error(error), key=lambda reason: "extra fields" not in reason)
-        raise PlanError(
-            f"the plan document does not fit: {reasons[0].replace('$.', '').replace('$', 'the document')}",
+        raise SpecError(
+            f"{what} does not fit: {reasons[0].replace('$.', '').replace('$', 'the document')}",
             remedy="make the plan anew with this version",
         ) from None
 

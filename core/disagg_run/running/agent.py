@@ -24,7 +24,7 @@ from disagg_run.running.first import FirstRank
 from disagg_run.running.gates import Board
 from disagg_run.running.link import Spoke
 from disagg_run.running.node_setup import prepare
-from disagg_run.running.outcome import GUARDIAN, RUN, SIGNAL_CODES, Failure, signal_name
+from disagg_run.running.outcome import GUARDIAN, RUN, SIGNAL_CODES, Failure, heeded, signal_name
 from disagg_run.running.probes import Prober, http_client
 from disagg_run.running.reaper import Reaper
 from disagg_run.running.rundir import RunDir
@@ -135,7 +135,7 @@ class Agent:
         self.reaper.open()
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._defect)
-        for signum in SIGNAL_CODES:
+        for signum in heeded():
             loop.add_signal_handler(signum, self._signal, signum)
         self.log.debug(
             "agent.started", pid=os.getpid(), guardian=self._guardian, run_dir=str(self.options.run_dir.path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from disagg_run.running.register import Register
 from disagg_run.running.rundir import write_json
 from disagg_run.running.serving import canary
 from disagg_run.running.star import Hub
+from disagg_run.streams import show
 
 if TYPE_CHECKING:
     from disagg_run.running.agent import Agent
@@ -65,9 +65,9 @@ class FirstRank:
         if agent.options.smoke is not None or workloads:
             agent.verdict.finish()
         elif where is not None:
-            _say(f"serving {where.model} at {where.base}; Ctrl-C ends it. Try:\n{where.curl()}")
+            show(f"serving {where.model} at {where.base}; Ctrl-C ends it. Try:\n{where.curl()}")
         else:
-            _say("all workers are ready for a router that is started elsewhere; Ctrl-C ends them")
+            show("all workers are ready for a router that is started elsewhere; Ctrl-C ends them")
 
     async def _smoke(self, count: int) -> None:
         from disagg_run.running.smoke import check, smoke
@@ -78,7 +78,7 @@ class FirstRank:
             raise WorkloadError("a smoke test needs a router, and the plan has none")
         result = await smoke(agent.client, where, count, agent.timing.request_s)
         write_json(agent.options.run_dir.smoke, result.to_data())
-        _say(result.table())
+        show(result.table())
         check(result)
 
     async def progress(self) -> None:
@@ -95,7 +95,8 @@ class FirstRank:
         agent = self._agent
         missing = self._hub.missing()
         if missing:
-            return f"the agents of rank {', '.join(map(str, missing[:_NAMED]))}"
+            refused = f" ({self._hub.refused})" if self._hub.refused else ""
+            return f"the agents of rank {', '.join(map(str, missing[:_NAMED]))}{refused}"
         parts = []
         for name, brief in agent.share.roster.items():
             if brief.kind != "workload" and not agent.board.reached(name, "ready"):
@@ -106,9 +107,3 @@ class FirstRank:
                 parts.append(f"{name} (rank {brief.rank}, {what})")
         more = f" and {len(parts) - _NAMED} more" if len(parts) > _NAMED else ""
         return ", ".join(parts[:_NAMED]) + more
-
-
-def _say(text: str) -> None:
-    """Print for the user; one who does not listen any more (a closed pipe) does not fail the run."""
-    with contextlib.suppress(OSError):
-        print(text, flush=True)

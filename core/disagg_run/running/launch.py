@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import attrs
@@ -10,6 +9,7 @@ import attrs
 from disagg_run.errors import RunError
 from disagg_run.planning.document import LaunchPlan
 from disagg_run.running.timing import Timing
+from disagg_run.streams import show
 
 
 @attrs.frozen(kw_only=True)
@@ -47,7 +47,7 @@ def run(plan: LaunchPlan, options: LaunchOptions | None = None) -> int:
     if options.show_plan:
         from disagg_run.render import render_table
 
-        print(render_table(plan), file=sys.stdout, flush=True)
+        show(render_table(plan))
     return start_ranks(plan, options)
 
 

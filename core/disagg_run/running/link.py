@@ -57,10 +57,17 @@ class Spoke:
         self._send({**hello, "agent": agent_mark()})
         welcome = await receive(reader)
         if welcome is None or welcome.get("type") != "welcome":
-            reason = welcome.get("reason") if welcome else "the token is not the run's"
             await _hang_up(writer)
             self._writer = None
-            raise RunError(f"rank 0's agent at {host} port {port} refuses rank {self._rank}: {reason}")
+            if welcome is None:
+                raise RunError(
+                    f"the connection to {host} port {port} ended before rank 0's agent answered rank {self._rank}",
+                    remedy="see whether rank 0 is just ending, and whether --star names its agent",
+                )
+            raise RunError(
+                f"rank 0's agent at {host} port {port} refuses rank {self._rank}: {welcome.get('reason')}",
+                remedy="each rank needs one agent, all with the same plan and the same token",
+            )
         for state in welcome["states"]:
             self._board.reach(state["process"], state["stage"])
         self._seen = asyncio.get_running_loop().time()

@@ -15,8 +15,8 @@ from disagg_run.spec.model import as_tuple
 #: What a failure that is nobody's exit is blamed on.
 AGENT, GUARDIAN, RUN = "agent", "guardian", "run"
 
-#: Exit codes of a run that a signal ended.
-SIGNAL_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
+#: Exit codes of a run that a signal ended. SIGHUP comes where a terminal is closed or its connection is lost.
+SIGNAL_CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}
 
 _MAX_LINE = 500
 
@@ -76,6 +76,13 @@ class Exit:
 
     def __str__(self) -> str:
         return f"was killed by {self.signal}" if self.signum else f"exited with code {self.code}"
+
+
+def heeded() -> tuple[signal.Signals, ...]:
+    """The signals that end a run in order: not SIGHUP where it was ignored from the start, as nohup has it."""
+    return tuple(
+        signum for signum in SIGNAL_CODES if signum != signal.SIGHUP or signal.getsignal(signum) is not signal.SIG_IGN
+    )
 
 
 def signal_name(number: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from disagg_run.errors import PlanError, RunError
+from disagg_run.errors import RunError, UsageError
 from disagg_run.planning.document import LaunchPlan, PlannedProcess, RankPlan, Ready
 from disagg_run.planning.readiness import check_order
 from disagg_run.running.gates import homes, must_listen, watchers
@@ -75,9 +75,9 @@ def check_runnable(plan: LaunchPlan) -> None:
 
 
 def share_of(plan: LaunchPlan, rank: int) -> Share:
-    """The part of ``rank``; PlanError where the plan has no such rank, or its order cannot be followed."""
+    """The part of ``rank``; UsageError where there is no such rank, PlanError where its order cannot be followed."""
     if not 0 <= rank < len(plan.ranks):
-        raise PlanError(f"the plan has no rank {rank}", remedy=f"it has ranks 0 to {len(plan.ranks) - 1}")
+        raise UsageError(f"the plan has no rank {rank}", remedy=f"it has ranks 0 to {len(plan.ranks) - 1}")
     check_order(process for each in plan.ranks for process in each.processes())
     own = plan.ranks[rank]
     home = homes(plan)

@@ -67,6 +67,8 @@ class Hub:
         self._serving: set[asyncio.Task[Any]] = set()
         self._stopped: Message | None = None
         self._changed = asyncio.Event()
+        #: The last agent that was refused and why, in words; "" = none.
+        self.refused = ""
         #: What other ranks could not end, in words.
         self.left: list[str] = []
         #: Agents that were lost while the run ended.
@@ -88,7 +90,8 @@ class Hub:
         except asyncio.TimeoutError:
             missing = ", ".join(str(rank) for rank in sorted(self._expected - set(self._members)))
             raise GateTimeout(
-                f"the agents of rank {missing} have not joined within {self._timing.join_s:g} s",
+                f"the agents of rank {missing} have not joined within {self._timing.join_s:g} s"
+                + (f"; {self.refused}" if self.refused else ""),
                 remedy="see whether they were started and reach rank 0's address",
             ) from None
 
@@ -159,14 +162,18 @@ class Hub:
         self._changed.set()
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Member | None:
-        peer = str(writer.get_extra_info("peername"))
+        name = writer.get_extra_info("peername")  # None where it has hung up already
+        peer = str(name[0]) if name else "an unknown address"
         try:
             hello = await asyncio.wait_for(receive(reader), _HELLO_S)
         except asyncio.TimeoutError:
             hello = None
         token = hello.get("token") if hello else None
-        if hello is None or not isinstance(token, str) or not hmac.compare_digest(token.encode(), self._token):
-            self._note("star.refused", peer=peer, reason="no valid token")
+        if hello is None or not isinstance(token, str):
+            self._note("star.refused", peer=peer, reason="it is no agent of a run")
+            return None
+        if not hmac.compare_digest(token.encode("utf-8", "surrogatepass"), self._token):
+            self._refuse(writer, peer, "its token is not this run's")
             return None
         rank = hello.get("rank")
         reason = self._objection(rank, hello.get("digest"))
@@ -174,8 +181,7 @@ class Hub:
             # It holds the run's secret: a rank that was given another plan, and will never join with this one.
             self._verdict.fail(Failure(rank=0, process=RUN, message=reason))
         if reason:
-            self._note("star.refused", peer=peer, reason=reason)
-            writer.write(encode({"type": "refused", "reason": reason}))
+            self._refuse(writer, peer, reason)
             return None
         member = Member(rank=int(str(rank)), writer=writer, seen=asyncio.get_running_loop().time())
         self._members[member.rank] = member
@@ -186,6 +192,11 @@ class Hub:
         self.on_join(member.rank, hello.get("agent") or {})
         self._changed.set()
         return member
+
+    def _refuse(self, writer: asyncio.StreamWriter, peer: str, reason: str) -> None:
+        self.refused = f"one at {peer} was refused: {reason}"
+        self._note("star.refused", peer=peer, reason=reason)
+        writer.write(encode({"type": "refused", "reason": reason}))
 
     def _objection(self, rank: object, digest: object) -> str:
         if digest != self._digest:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from disagg_run.errors import DisaggError, RunError, UsageError
+from disagg_run.input_files import read_bytes
 from disagg_run.running import environment, guardian
-from disagg_run.running.outcome import AGENT, Exit, Failure
+from disagg_run.running.outcome import AGENT, Failure
 from disagg_run.running.rundir import RunDir, default_path, new_id, write_result
 from disagg_run.running.timing import Timing
+from disagg_run.streams import say
 
 
 def start(plan_file: Path, rank: int, options: Mapping[str, Any]) -> int:
@@ -24,10 +25,11 @@ def start(plan_file: Path, rank: int, options: Mapping[str, Any]) -> int:
     """
     given = options.get("run_dir")
     # The agent alone reads the plan and imports what running needs; the guardian stays small.
-    return guarded(lambda: _run(plan_file, rank, options), rank, RunDir(path=given.absolute()) if given else None)
+    run_dir = RunDir(path=given.absolute()) if given else None
+    return guarded(lambda: _run(plan_file, rank, options), rank, run_dir, _timing(options))
 
 
-def guarded(body: Callable[[], int], rank: int, run_dir: RunDir | None) -> int:
+def guarded(body: Callable[[], int], rank: int, run_dir: RunDir | None, timing: Timing) -> int:
     """Run ``body``, which runs the agent of ``rank``, under a guardian; returns the exit code.
 
     Its errors become one line; where it is killed or cannot begin, the run directory, if known, says so.
@@ -37,21 +39,22 @@ def guarded(body: Callable[[], int], rank: int, run_dir: RunDir | None) -> int:
         try:
             return body()
         except DisaggError as error:
-            print(f"disagg-run: error: {error}", file=sys.stderr)
+            say(f"disagg-run: error: {error}")
             _write(run_dir, rank, Failure.of(error, rank=rank))
             return error.exit_code
         except Exception:  # noqa: BLE001 - a defect of ours: whoever waits for this rank must hear of it
-            traceback.print_exc()
+            say(traceback.format_exc().rstrip())
             text = f"the agent of rank {rank} failed: {traceback.format_exc().strip().splitlines()[-1]}"
             _write(run_dir, rank, Failure(rank=rank, process=AGENT, message=text))
             return RunError.exit_code
 
-    def killed(ended: Exit) -> None:
-        text = f"the agent of rank {rank} was killed by {ended.signal}"
-        print(f"disagg-run: error: {text}", file=sys.stderr)
+    def killed(ended: guardian.Killed) -> None:
+        text = f"the agent of rank {rank} {ended.how}"
+        say(f"disagg-run: error: {text}")
         _write(run_dir, rank, Failure(rank=rank, process=AGENT, message=text, signal=ended.signal))
 
-    return guardian.guard(agent, killed)
+    patience_s = guardian.PATIENCE_S + guardian.GRACES * timing.grace_s
+    return guardian.guard(agent, killed, patience_s=patience_s)
 
 
 def _write(run_dir: RunDir | None, rank: int, failure: Failure) -> None:
@@ -61,20 +64,18 @@ def _write(run_dir: RunDir | None, rank: int, failure: Failure) -> None:
         run_dir.make()
         write_result(run_dir, rank, failure)
     except (DisaggError, OSError) as error:
-        print(f"disagg-run: error: {error}", file=sys.stderr)
+        say(f"disagg-run: error: {error}")
 
 
 def _run(plan_file: Path, rank: int, options: Mapping[str, Any]) -> int:
     from disagg_run.planning.document import LaunchPlan
+    from disagg_run.planning.reading import read_plan
     from disagg_run.running.agent import AgentOptions, run_agent
     from disagg_run.running.share import check_runnable, share_of
     from disagg_run.running.token import read_token
 
-    try:
-        text = plan_file.read_bytes()
-    except OSError as error:
-        raise UsageError(f"the plan file {str(plan_file)!r} cannot be read: {error.strerror or error}") from None
-    plan = LaunchPlan.from_json(text)
+    text = read_bytes(plan_file, "plan file")
+    plan = read_plan(LaunchPlan, text, what=f"the plan file {str(plan_file)!r}")
     check_runnable(plan)
     run_id = options.get("run_id") or new_id()
     run_dir = RunDir(path=(options.get("run_dir") or default_path(plan, run_id)).absolute())
@@ -85,7 +86,7 @@ def _run(plan_file: Path, rank: int, options: Mapping[str, Any]) -> int:
         run_dir.make()
         with contextlib.suppress(OSError):
             run_dir.plan.write_bytes(text)
-    print(f"run directory: {run_dir.path}", file=sys.stderr)
+    say(f"run directory: {run_dir.path}")
     agent = AgentOptions(
         share=share,
         run_dir=run_dir,
