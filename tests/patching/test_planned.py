@@ -73,6 +73,13 @@ def test_the_table_says_what_is_patched_and_what_is_set_instead() -> None:
     assert "patch      toy-wait (not needed, the setting --wait-timeout)" in table
 
 
+def test_an_optional_patch_that_a_plan_goes_without_is_a_warning_of_the_plan() -> None:
+    launch = planned("toy-wait", patches=[edited(WAIT, required=False, versions=">=1.5,<2.0")], engine_version="1.2")
+    assert carried(launch) == []
+    (warning,) = [each for each in launch.warnings if "toy-wait" in each.message]
+    assert warning.message.startswith("the optional patch 'toy-wait' is left out: it is made for toy >=1.5,<2.0")
+
+
 def test_an_unknown_patch_is_refused_when_planned() -> None:
     with pytest.raises(SpecError, match="did you mean 'toy-wait'"):
         planned("toy-wate")

@@ -37,8 +37,7 @@ def test_a_patch_that_the_version_does_not_need_stays_without_edits_and_says_wha
     assert found["toy-wait"].planned_for == "2.1"
     assert planned_as(found["toy-wait"]) == "toy-wait (not needed, the setting --wait-timeout)"
     assert planned_as(found["toy-finish"]) == "toy-finish (source patch)"
-    (note,) = selected.notes
-    assert note.startswith("patch 'toy-wait' is not needed from toy 2.0 on: the wait has a bound; the setting")
+    assert selected.left_out == ()
 
 
 def test_a_plan_carries_the_edits_of_its_version_alone_and_is_then_for_that_version_alone() -> None:
@@ -62,12 +61,18 @@ def test_a_required_patch_outside_its_versions_is_refused_and_an_optional_one_le
     optional = edited(WAIT, required=False)
     selected = select_patches([optional], ["toy-wait"], "0.9")
     assert selected.patches == ()
-    assert selected.notes == ("optional patch 'toy-wait' is left out: it is made for toy >=1.0,<2.0",)
+    assert selected.left_out == (
+        "the optional patch 'toy-wait' is left out: it is made for toy >=1.0,<2.0, not for version 0.9",
+    )
 
 
 def test_what_builds_on_an_optional_patch_that_is_left_out_is_left_out_or_refused() -> None:
     base = edited(FINISH, versions=">=3", required=False)
-    assert select_patches([base, edited(REAPER, required=False)], ["toy-reaper"], "1.2").patches == ()
+    selected = select_patches([base, edited(REAPER, required=False)], ["toy-reaper"], "1.2")
+    assert selected.patches == ()
+    assert selected.left_out[1] == "the optional patch 'toy-reaper' is left out: it requires one that is left out"
+    last = edited(WAIT, requires=["toy-reaper"], required=False)
+    assert select_patches([base, edited(REAPER, required=False), last], ["toy-wait"], "1.2").patches == ()
     with pytest.raises(PatchError, match="'toy-reaper' requires 'toy-finish', which is not for this version"):
         select_patches([base, REAPER], ["toy-reaper"], "1.2")
 

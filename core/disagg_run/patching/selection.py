@@ -24,8 +24,8 @@ class Selected:
     #: In the order in which they build on each other, each with the edits of the planned version alone. One that is not
     #: needed is here too, without edits: the node then sees to it that the installed version is one that needs none.
     patches: tuple[Patch, ...] = attrs.field(converter=as_tuple)
-    #: One sentence for each that is not needed, or optional and not for this version.
-    notes: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    #: One sentence for each optional patch that was asked for and that the plan goes without.
+    left_out: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
 
     @property
     def changing(self) -> tuple[Patch, ...]:
@@ -52,12 +52,11 @@ def select_patches(
     a required patch that is not for this version, for patches that change one place, and for any under ``forbid``.
     """
     patches: list[Patch] = []
-    notes: list[str] = []
+    left_out: list[str] = []
     for patch in named_patches(offered, wanted):
         settled = distributions is None or set(distributions) & set(patch.package)
         found = for_version(patch, version) if settled else patch
         if isinstance(found, NotNeeded):
-            notes.append(f"patch {patch.id!r} is not needed {found.reason}")
             patches.append(attrs.evolve(patch, edits=(), digests=(), planned_for=version))
         elif isinstance(found, Outside):
             if patch.required:
@@ -65,10 +64,12 @@ def select_patches(
                     f"patch {patch.id!r} is not for version {version}: {found.reason}",
                     remedy="leave it out, or plan for another version",
                 )
-            notes.append(f"optional patch {patch.id!r} is left out: {found.reason}")
+            left_out.append(_left_out(patch, f"{found.reason}, not for version {version}"))
         else:
             patches.append(attrs.evolve(pinned(patch, version) if settled else patch, waiver=waiver))
-    selected = Selected(patches=_without_absent(patches), notes=notes)
+    kept = _without_absent(patches)
+    left_out += [_left_out(patch, "it requires one that is left out") for patch in patches if patch not in kept]
+    selected = Selected(patches=kept, left_out=left_out)
     check_overlaps(selected.changing)
     if forbid and selected.changing:
         names = ", ".join(repr(patch.id) for patch in selected.changing)
@@ -138,13 +139,19 @@ def _closed(chosen: list[Patch], by_id: dict[str, Patch]) -> list[Patch]:
 
 
 def _without_absent(patches: Sequence[Patch]) -> list[Patch]:
-    """Patches that require only what is there; an optional one that was left out takes its dependents' word with it."""
-    ids = {patch.id for patch in patches}
+    """Patches, which stand in order, that require only what is there; what was left out takes its dependents with it."""
+    kept: dict[str, Patch] = {}
     for patch in patches:
-        absent = [name for name in patch.requires if name not in ids]
+        absent = [name for name in patch.requires if name not in kept]
         if absent and patch.required:
             raise PatchError(f"patch {patch.id!r} requires {absent[0]!r}, which is not for this version")
-    return [patch for patch in patches if all(name in ids for name in patch.requires)]
+        if not absent:
+            kept[patch.id] = patch
+    return list(kept.values())
+
+
+def _left_out(patch: Patch, why: str) -> str:
+    return f"the optional patch {patch.id!r} is left out: {why}"
 
 
 def _meet(mine: Edit, theirs: Edit) -> bool:

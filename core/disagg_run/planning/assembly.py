@@ -72,7 +72,7 @@ def assemble(
 ) -> LaunchPlan:
     """The document, checked for unique names and for waits that can end."""
     waits = _Waits(drafts)
-    patches = _patches(basis, selection, drafts)
+    patches, left_out = _patches(basis, selection, drafts)
     grouped = [_groups(draft, selection, waits, patches.get(draft.context.rank, ())) for draft in drafts]
     ranks = tuple(
         RankPlan(rank=draft.context.rank, node=draft.context.node, groups=tuple(group for group, _ in groups))
@@ -88,7 +88,7 @@ def assemble(
         bound=basis.layout.bound,
         simulated=spec.simulate,
         plugins=selection.plugins,
-        warnings=warnings,
+        warnings=(*warnings, *left_out),
         waived=waived,
         ranks=ranks,
         sources=SourceTable(values=lambda: _source_values(basis, allocation, version_source, grouped)),
@@ -200,15 +200,19 @@ def _preflight(ctx: RankContext, selection: Selection) -> tuple[Preflight, ...]:
     return tuple(attrs.evolve(check, required=False) if check.name in ctx.spec.waive else check for check in checks)
 
 
-def _patches(basis: Basis, selection: Selection, drafts: Sequence[RankDraft]) -> dict[int, tuple[Patch, ...]]:
+def _patches(
+    basis: Basis, selection: Selection, drafts: Sequence[RankDraft]
+) -> tuple[dict[int, tuple[Patch, ...]], tuple[Remark, ...]]:
+    """The patches of each rank, and a warning for each optional one that the plan goes without."""
     if not basis.spec.patches:
-        return {}
-    from disagg_run.patching import select_patches
+        return {}, ()
+    from disagg_run.patching import Selected, select_patches
 
     spec = basis.spec
     chosen: dict[int, tuple[Patch, ...]] = {}
     offered: tuple[Patch, ...] | None = None
-    selected: tuple[Patch, ...] = ()
+    selected = Selected(patches=())
+    left_out: dict[str, Remark] = {}
     for draft in drafts:
         before, offered = offered, tuple(each.record for each in selection.patches(draft.context))
         if offered != before:
@@ -219,9 +223,11 @@ def _patches(basis: Basis, selection: Selection, drafts: Sequence[RankDraft]) ->
                 distributions=basis.engine.distributions or None,
                 forbid=spec.forbid_patches,
                 waiver=spec.patch_waiver,
-            ).patches
-        chosen[draft.context.rank] = selected
-    return chosen
+            )
+            source = str(spec.source("patches"))
+            left_out.update({text: Remark(message=text, source=source) for text in selected.left_out})
+        chosen[draft.context.rank] = selected.patches
+    return chosen, tuple(left_out.values())
 
 
 def _source_values(
