@@ -1,35 +1,38 @@
 """Patches applied roughly, in a process of its own: many at once, killed at every step, without room on the disk.
 
-    python -m tests.patching.rough_driver kill DIR apply|revert
+    python -m tests.patching.rough_driver kill DIR apply|revert command|carrier|both STRIDE
     python -m tests.patching.rough_driver race DIR COUNT
     python -m tests.patching.rough_driver full DIR LIMIT
     unshare --mount python -m tests.patching.rough_driver filled DIR PAGES
 
-Each case is a forked child with one thread, so that a kill is a kill of the whole; results go to stdout as JSON.
+
+Each case is a forked child with one thread; ``kill`` ends it, or the process that carries its change to the end, or
+both, at every STRIDE-th of their steps. Results go to stdout as JSON.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from disagg_run.errors import DisaggError
-from disagg_run.patching import apply_patches, ledgers, revert_patches
+from disagg_run.patching import apply_patches, carrying, ledgers, replacing, revert_patches
+from disagg_run.patching.locking import locked
+from disagg_run.patching.manifest import LOCK
+from tests.patching.killing import die_at
+from tests.patching.rough_carrier import MARK
 from tests.patching.toy import ALL, by_state, digests, install, sources
-
-#: What changes the disk, as the applier calls it.
-STEPS = ("open", "write", "pwrite", "ftruncate", "fsync", "fchmod", "utime", "replace", "unlink", "close")
 
 
 def in_child(work: Callable[[], Any]) -> tuple[Any, int]:
@@ -63,43 +66,35 @@ def end(code: int) -> None:
     os._exit(code)
 
 
-def die_at(step: int) -> None:
-    """Kill this process in place of its disk operation number ``step``, a write after its first half."""
-    count = 0
-
-    def wrapped(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == step:
-                if name == "write":
-                    real(args[0], bytes(args[1])[: len(args[1]) // 2])
-                os.kill(os.getpid(), signal.SIGKILL)
-            return real(*args, **kwargs)
-
-        return call
-
-    for name in STEPS:
-        setattr(os, name, wrapped(name, getattr(os, name)))
-
-
-def kill(directory: Path, doing: str) -> list[dict[str, Any]]:
-    """Kill an apply or a revert at each step, then apply again and revert."""
+def kill(directory: Path, doing: str, whom: str, stride: str) -> list[dict[str, Any]]:
+    """Kill an apply or a revert, or who carries it to the end, or both, at a step; then apply again and revert."""
     results: list[dict[str, Any]] = []
-    for step in range(1, 500):
+    carry = carrying.carry
+    for step in range(1, 500, int(stride)):
+        carrying.carry = carry_alone
         root = install(directory / f"{doing}{step}")
         if doing == "revert":
             apply_patches(ALL, target=root)
 
         def work(root: Path = root, step: int = step) -> dict[str, str]:
-            die_at(step)
+            carrying.carry = carry
+            if whom == "command":
+                die_at(step)
+            else:
+                carrier = "tests.patching.rough_carrier"
+                carrying.COMMAND = (sys.executable, "-m", carrier, str(step), whom)  # type: ignore[assignment]
             return by_state(apply_patches(ALL, target=root) if doing == "apply" else revert_patches([root]))
 
-        _, ended_by = in_child(work)
-        if not ended_by:
-            return results
-        killed = {"step": step, "signal": ended_by, "killed": sources(root)}
+        states, ended_by = in_child(work)
+        killed = {"step": step, "signal": ended_by, "said": states}
+        with locked(root / LOCK, 20):  # whoever carries it to the end holds the lock
+            killed["killed"] = sources(root)
+            killed["left"] = [name for name in digests(root) if name.endswith((".disagg-run-new", ".next"))]
         killed["unfinished"] = any(each.problem for each in ledgers([root]))
+        if not (ended_by if whom == "command" else (root / MARK).exists()):
+            return results
+        with contextlib.suppress(FileNotFoundError):
+            (root / MARK).rmdir()
         killed["states"] = by_state(apply_patches(ALL, target=root))
         killed["applied"] = sources(root)
         revert_patches([root])
@@ -107,6 +102,11 @@ def kill(directory: Path, doing: str) -> list[dict[str, Any]]:
         results.append(killed)
         shutil.rmtree(root)
     raise SystemExit("it never came to an end")
+
+
+def carry_alone(roots: Sequence[Path], locks: Sequence[int]) -> None:
+    """What comes before and after a kill is not what is tried: it needs no second process, which takes its time."""
+    replacing.go(roots)
 
 
 def race(directory: Path, count: int) -> dict[str, Any]:
@@ -220,10 +220,8 @@ def attempt(root: Path) -> str:
 
 
 if __name__ == "__main__":
-    what, where, argument = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
-    found = (
-        kill(where, argument)
-        if what == "kill"
-        else {"race": race, "full": full, "filled": filled}[what](where, int(argument))
-    )
-    print(json.dumps(found))
+    what, where, *rest = sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]
+    if what == "kill":
+        print(json.dumps(kill(where, *rest)))
+    else:
+        print(json.dumps({"race": race, "full": full, "filled": filled}[what](where, int(rest[0]))))

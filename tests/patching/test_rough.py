@@ -20,6 +20,10 @@ from disagg_run.patching.locking import locked
 from disagg_run.patching.manifest import LOCK
 from tests.patching.toy import ALL, by_state, digests, install, sources
 
+#: What is killed, and over what.
+WHOM = ("command", "carrier", "both")
+DOING = ("apply", "revert")
+
 
 def drive(*words: object) -> Any:
     """What the driver found."""
@@ -45,27 +49,38 @@ def memory(tmp_path: Path) -> Iterator[Path]:
         yield Path(directory)
 
 
-@pytest.mark.parametrize("doing", ["apply", "revert"])
-def test_killed_at_any_step_every_file_is_whole_and_the_next_run_ends_the_work(memory: Path, doing: str) -> None:
-    clean = digests(install(memory / "clean"))
-    patched_root = install(memory / "patched")
-    apply_patches(ALL, target=patched_root)
-    new, old = sources(patched_root), sources(memory / "clean")
-    results = drive("kill", memory, doing)
-    assert len(results) > 30
-    halfway = 0
+@pytest.mark.parametrize("whom", WHOM)
+@pytest.mark.parametrize("doing", DOING)
+def test_killed_at_any_step_the_tree_is_whole_old_or_new(memory: Path, doing: str, whom: str) -> None:
+    """At some steps; tests/real/test_patches_disk.py has all of them."""
+    check_killed(memory, doing, whom, stride=5)
+
+
+def check_killed(directory: Path, doing: str, whom: str, *, stride: int) -> list[dict[str, Any]]:
+    """Kill ``whom`` at every ``stride``-th step.
+
+    Only where the command and who carries its change to the end are killed at once may a part of the files be new.
+    """
+    clean = digests(install(directory / "clean"))
+    apply_patches(ALL, target=install(directory / "patched"))
+    new, old = sources(directory / "patched"), sources(directory / "clean")
+    results: list[dict[str, Any]] = drive("kill", directory, doing, whom, stride)
+    assert len(results) > 15 // stride
     for result in results:
-        assert result["signal"] == signal.SIGKILL
+        assert result["signal"] == (0 if whom == "carrier" else signal.SIGKILL)
         for name, digest in result["killed"].items():
             assert digest in (old[name], new[name]), (result["step"], name)
         if result["killed"] not in (old, new):
-            # Between two renames: it says so, and whoever comes next finishes it before anything starts.
+            # It says so, and whoever comes next finishes it before anything starts.
+            assert whom == "both"
             assert result["unfinished"]
-            halfway += 1
+        if whom == "carrier":
+            assert result["left"] == []
+            assert result["killed"] == (new if doing == "apply" else old)
         assert set(result["states"].values()) <= {"applied", "already applied"}
         assert result["applied"] == new
         assert result["reverted"] == clean
-    assert halfway > 0
+    return [result for result in results if result["killed"] not in (old, new)]
 
 
 def test_of_sixteen_processes_at_once_one_writes_and_all_agree(tmp_path: Path) -> None:

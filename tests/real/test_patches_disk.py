@@ -1,4 +1,4 @@
-"""Patches on a file system that is really full: a small one in memory, mounted where nobody else sees it."""
+"""Patches where the disk is full, a small one in memory that nobody else sees, and killed at each single step."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from disagg_run.patching import apply_patches
+from tests.patching.test_rough import DOING, WHOM, check_killed
 from tests.patching.toy import ALL, install, sources
 
 pytestmark = pytest.mark.real
@@ -49,3 +50,11 @@ def test_a_full_disk_leaves_the_tree_whole_with_any_number_of_free_pages(tmp_pat
             assert "no space left on device" in result["revert"]
             assert {name: digest for name, digest in result["kept"].items() if name in old} == new
             assert result["reverted"] == result["before"]
+
+
+@pytest.mark.parametrize("whom", WHOM)
+@pytest.mark.parametrize("doing", DOING)
+def test_killed_at_each_step_the_tree_is_whole_old_or_new(tmp_path: Path, doing: str, whom: str) -> None:
+    halfway = check_killed(tmp_path, doing, whom, stride=1)
+    # With both killed at once it does stop between two renames: without the one or the other it would not go on.
+    assert bool(halfway) == (whom == "both")

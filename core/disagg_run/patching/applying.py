@@ -17,8 +17,9 @@ from disagg_run.patching.locating import Site, locate_site, top_of
 from disagg_run.patching.locking import locked
 from disagg_run.patching.manifest import LOCK, Applied, Manifest, PatchedFile, read_manifest, sha256
 from disagg_run.patching.ordering import files_of, in_order
+from disagg_run.patching.replacing import cannot_write, finish
 from disagg_run.patching.states import PatchesRefused, PatchState
-from disagg_run.patching.writing import FileWrite, backup_of, cannot_write, commit, finish, forget
+from disagg_run.patching.writing import FileWrite, backup_of, commit, forget
 from disagg_run.records import Patch
 
 #: Seconds that one process waits for another that patches the same installation.
@@ -74,7 +75,7 @@ def apply_patches(
     if found is not None and not found.changes:
         return found.states
     roots = sorted(set(site.roots.values())) if found is None else sorted(change.root for change in found.changes)
-    with _locks(roots, lock_timeout_s):
+    with _locks(roots, lock_timeout_s) as locks:
         for root in roots:
             finish(root)
         found = examine(ordered, site, waiver=waiver)
@@ -84,7 +85,7 @@ def apply_patches(
         for change in found.changes:
             if change.outdated is not None:
                 forget(change.root, change.outdated)
-        commit((change.root, change.writes, change.manifest) for change in found.changes)
+        commit([(change.root, change.writes, change.manifest) for change in found.changes], locks)
     return tuple(attrs.evolve(state, state="applied") if state.state == "applicable" else state for state in states)
 
 
@@ -103,9 +104,9 @@ def revert_patches(
         manifest = read_manifest(root)
         if not manifest.applied and not manifest.files and manifest.pending is None:
             continue
-        with _locks([root], lock_timeout_s):
+        with _locks([root], lock_timeout_s) as locks:
             finish(root)
-            states += _revert(root, read_manifest(root), ids)
+            states += _revert(root, read_manifest(root), ids, locks)
     return tuple(states)
 
 
@@ -154,14 +155,16 @@ def _unfinished(root: Path) -> PatchError:
 
 
 @contextlib.contextmanager
-def _locks(roots: Sequence[Path], timeout_s: float) -> Iterator[None]:
+def _locks(roots: Sequence[Path], timeout_s: float) -> Iterator[list[int]]:
     with contextlib.ExitStack() as stack:
+        handles: list[int] = []
         for root in roots:
             try:
-                stack.enter_context(locked(root / LOCK, timeout_s))
+                handle = stack.enter_context(locked(root / LOCK, timeout_s))
             except OSError as error:
                 raise cannot_write(error, root) from None
-        yield
+            handles += [handle] if handle is not None else []
+        yield handles
 
 
 def _check_ids(roots: Sequence[Path], ids: Sequence[str]) -> None:
@@ -179,7 +182,7 @@ def _check_ids(roots: Sequence[Path], ids: Sequence[str]) -> None:
             )
 
 
-def _revert(root: Path, manifest: Manifest, ids: Sequence[str]) -> list[PatchState]:
+def _revert(root: Path, manifest: Manifest, ids: Sequence[str], locks: Sequence[int]) -> list[PatchState]:
     gone = [each for each in manifest.applied if not ids or each.patch.id in ids]
     kept = [each for each in manifest.applied if each not in gone]
     _check_required(kept, gone)
@@ -199,7 +202,7 @@ def _revert(root: Path, manifest: Manifest, ids: Sequence[str]) -> list[PatchSta
             files[name] = PatchedFile(
                 original=sha256(original), current=sha256(data), mtime_ns=manifest.files[name].mtime_ns
             )
-    commit([(root, writes, Manifest(files=files, applied=tuple(kept)))])
+    commit([(root, writes, Manifest(files=files, applied=tuple(kept)))], locks)
     return states
 
 

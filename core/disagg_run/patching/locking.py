@@ -20,8 +20,10 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
 @contextlib.contextmanager
-def locked(path: Path, timeout_s: float) -> Iterator[None]:
+def locked(path: Path, timeout_s: float) -> Iterator[int | None]:
     """Hold the lock file ``path``; other holders are waited for ``timeout_s`` seconds.
+
+    Gives the file descriptor by which it is held, which a child that inherits it holds too; None where none does.
 
     ``flock``, which Linux carries to the server on NFS, so that it works between hosts there, and which ends with its
     process. Where the file system has no locks, an exclusively created file ``PATH.held`` stands in; that one outlives
@@ -40,7 +42,7 @@ def locked(path: Path, timeout_s: float) -> Iterator[None]:
         while handle < 0 and not _try_hold(held):
             _pause(held, deadline, timeout_s)
         try:
-            yield
+            yield handle if handle >= 0 else None
         finally:
             # Those who wait look whether the file they locked is still the one of that name, so it may go.
             for each in (path, held) if handle < 0 else (path,):

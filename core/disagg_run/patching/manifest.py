@@ -68,12 +68,12 @@ class Manifest:
         return json.dumps({"schema": SCHEMA, **to_data(self)}, indent=1, ensure_ascii=False) + "\n"
 
 
-def read_manifest(root: Path) -> Manifest:
-    """The manifest of an import root; an empty one where there is none.
+def read_manifest(root: Path, name: str = MANIFEST) -> Manifest:
+    """The manifest of an import root, or one that is not yet it; an empty one where there is none.
 
     Raises PatchError for one that cannot be read.
     """
-    path = root / MANIFEST
+    path = root / name
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -1,6 +1,6 @@
 """Files of an installation changed together: everything is written beside them first, then they are replaced.
 
-The order, so that a kill at any point leaves each file whole and the rest to be finished:
+The order, so that a kill at any point leaves the installation whole:
 
 1. for each file ``FILE.disagg-run-new`` (the new text) and ``FILE.disagg-run-orig`` (the backup), and the manifest of
    step 4, all synced to disk;
@@ -8,7 +8,8 @@ The order, so that a kill at any point leaves each file whole and the rest to be
 3. compiled caches removed, each new file renamed over the old;
 4. the manifest without ``pending``, renamed into place; backups that nobody needs any more are removed.
 
-Whatever needs room on the disk happens in 1 and 2, where a failure is undone by removing what was added.
+Whatever needs room on the disk happens in 1, where a failure is undone by removing what was added. What follows is done
+by two processes that watch each other (``carrying``).
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import attrs
 
 from disagg_run.errors import PatchError
+from disagg_run.patching import carrying
 from disagg_run.patching.manifest import (
     BACKUP_SUFFIX,
     MANIFEST,
@@ -33,6 +35,8 @@ from disagg_run.patching.manifest import (
     read_manifest,
     sha256,
 )
+from disagg_run.patching.new_files import new_file, write_all, write_manifest
+from disagg_run.patching.replacing import BEGUN, cannot_write, go, settled
 
 _SECOND = 1_000_000_000
 
@@ -60,6 +64,8 @@ class Staged:
         self.root = root
         self._added: list[Path] = []
         writes = tuple(writes)
+        #: How many files it replaces.
+        self.count = len(writes)
         old = read_manifest(root)
         files = dict(manifest.files)
         for write in writes:
@@ -68,8 +74,8 @@ class Staged:
         try:
             for write in writes:
                 _prepare(root / write.file, write, files[write.file], self._added)
-            _write_manifest(root, NEXT, _settled(pending), self._added)
-            _write_manifest(root, MANIFEST + NEW_SUFFIX, attrs.evolve(old, pending=pending), self._added)
+            write_manifest(root, NEXT, settled(pending), self._added)
+            write_manifest(root, BEGUN, attrs.evolve(old, pending=pending), self._added)
         except BaseException as error:  # Ctrl-C too must leave nothing half-written; it goes on below
             self.undo()
             if isinstance(error, OSError):
@@ -82,19 +88,9 @@ class Staged:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
 
-    def go(self) -> None:
-        """Replace the files; PatchError where that could not be begun (nothing is changed) or not be ended."""
-        try:
-            os.replace(self.root / (MANIFEST + NEW_SUFFIX), self.root / MANIFEST)
-        except OSError as error:
-            self.undo()
-            raise cannot_write(error, self.root) from None
-        _sync_directory(self.root)
-        finish(self.root)
 
-
-def commit(changes: Iterable[tuple[Path, Iterable[FileWrite], Manifest]]) -> None:
-    """Make changes in several import roots, whose locks the caller holds: all are written before the first goes.
+def commit(changes: Iterable[tuple[Path, Iterable[FileWrite], Manifest]], locks: Sequence[int]) -> None:
+    """Make changes in several import roots, whose ``locks`` the caller holds: all are written before the first goes.
 
     Raises PatchError where something cannot be written, with everything as it was.
     """
@@ -106,67 +102,11 @@ def commit(changes: Iterable[tuple[Path, Iterable[FileWrite], Manifest]]) -> Non
         for each in staged:
             each.undo()
         raise
-    for each in staged:
-        each.go()
-
-
-def finish(root: Path) -> bool:
-    """Carry a change that is under way to its end; whether there was one. The caller holds the lock of the import root.
-
-    Raises PatchError where a file is neither the old nor the new one, or the disk refuses.
-    """
-    manifest = read_manifest(root)
-    if manifest.pending is None:
-        return False
-    pending = manifest.pending
-    try:
-        for name, file in pending.files.items():
-            before = manifest.files[name].current if name in manifest.files else file.original
-            _forward(root / name, before, file.current)
-        _settle(root, pending)
-    except OSError as error:
-        raise cannot_write(error, root, "the change is begun and not finished: mend that and run again") from None
-    return True
-
-
-def _forward(path: Path, before: str, after: str) -> None:
-    new = path.with_name(path.name + NEW_SUFFIX)
-    current = sha256(path.read_bytes()) if path.exists() else ""
-    if current == after:
-        new.unlink(missing_ok=True)
-        return
-    if current != before or not new.exists() or sha256(new.read_bytes()) != after:
-        raise PatchError(
-            f"{path} was changed while a patch was being applied",
-            remedy=f"reinstall the package, then remove {MANIFEST} beside it",
-        )
-    remove_caches(path)
-    os.replace(new, path)
-    _sync_directory(path.parent)
-
-
-def _settled(pending: Manifest) -> Manifest:
-    """The manifest once a change is made: without the files that went back."""
-    return attrs.evolve(
-        pending, files={name: file for name, file in pending.files.items() if file.current != file.original}
-    )
-
-
-def _settle(root: Path, pending: Manifest) -> None:
-    """The change is made: backups go that nobody needs, and the manifest says so."""
-    settled = _settled(pending)
-    for name in pending.files.keys() - settled.files.keys():
-        path = root / name
-        path.with_name(path.name + BACKUP_SUFFIX).unlink(missing_ok=True)
-    if settled.files or settled.applied:
-        # Written in advance by ``commit``, so that a full disk cannot stop us here.
-        if not (root / NEXT).exists() or (root / NEXT).read_bytes() != settled.to_json().encode():
-            _write_manifest(root, NEXT, settled, [])
-        os.replace(root / NEXT, root / MANIFEST)
+    roots = [each.root for each in staged]
+    if sum(each.count for each in staged) > 1:
+        carrying.carry(roots, locks)
     else:
-        (root / MANIFEST).unlink(missing_ok=True)
-        (root / NEXT).unlink(missing_ok=True)
-    _sync_directory(root)
+        go(roots)  # one rename is whole by itself
 
 
 def forget(root: Path, manifest: Manifest) -> None:
@@ -190,29 +130,6 @@ def backup_of(path: Path, file: PatchedFile) -> bytes:
     if sha256(data) != file.original:
         raise PatchError(f"the backup {backup} is not the original of {path}", remedy="reinstall the package")
     return data
-
-
-def remove_caches(path: Path) -> None:
-    """Remove the compiled forms of a source file, beside it and under ``PYTHONPYCACHEPREFIX``.
-
-    A cache whose source has another time is stale by itself; one that is trusted unchecked is not, so all go.
-    """
-    places = [path.parent / "__pycache__"]
-    prefix = os.environ.get("PYTHONPYCACHEPREFIX")
-    if prefix:
-        places.append(Path(prefix, *path.parent.parts[1:]))
-    for place in places:
-        for cache in place.glob(f"{_literal(path.stem)}.*.pyc"):
-            cache.unlink(missing_ok=True)
-
-
-def cannot_write(error: OSError, root: Path, remedy: str = "") -> PatchError:
-    """One line for what the disk said."""
-    where = str(error.filename2 or error.filename or root)
-    return PatchError(
-        f"cannot patch {root}: {os.strerror(error.errno).lower() if error.errno else error} ({where})",
-        remedy=remedy or "nothing was changed; patch as the installation's owner, where its file system can be written",
-    )
 
 
 def _back_to_original(root: Path, write: FileWrite, old: Manifest) -> PatchedFile:
@@ -243,8 +160,8 @@ def _write(path: Path, data: bytes, like: os.stat_result, time_ns: int, added: l
     """A new file with the mode, owner and time that it shall have, on the disk before it counts."""
     path.unlink(missing_ok=True)
     added.append(path)
-    with _new_file(path) as handle:
-        _write_all(handle, data)
+    with new_file(path) as handle:
+        write_all(handle, data)
         _keep_owner(handle, like, path)
         os.fchmod(handle, stat.S_IMODE(like.st_mode))
         os.utime(handle, ns=(time_ns, time_ns))
@@ -262,42 +179,3 @@ def _keep_owner(handle: int, like: os.stat_result, path: Path) -> None:
             f"cannot patch {path.parent}: its files would no longer belong to user {like.st_uid}, group {like.st_gid}",
             remedy="nothing was changed; patch as their owner",
         ) from None
-
-
-def _write_manifest(root: Path, name: str, manifest: Manifest, added: list[Path]) -> None:
-    path = root / name
-    path.unlink(missing_ok=True)
-    added.append(path)
-    with _new_file(path) as handle:
-        _write_all(handle, manifest.to_json().encode())
-        os.fchmod(handle, 0o644)
-        os.fsync(handle)
-
-
-@contextlib.contextmanager
-def _new_file(path: Path) -> Iterator[int]:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
-
-
-def _write_all(handle: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(handle, view) :]
-
-
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        # Some file systems cannot; then a power cut may show the old names, which is a state like any other.
-        with contextlib.suppress(OSError):
-            os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _literal(name: str) -> str:
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
