@@ -32,17 +32,18 @@ def layout(
     decode: tuple[int, int] = (1, 8),
     *,
     engine: Engine = ENGINE,
+    pp: tuple[int, int] = (1, 1),
     prefill_nodes: int | None = None,
     decode_nodes: int | None = None,
     known_gpus: dict[int, int] | None = None,
     **spec: Any,
 ) -> Layout:
-    """Place (workers, tp) of each role."""
+    """Place (workers, tp) of each role; ``pp``: of prefill and decode."""
     asked = LaunchSpec(
         engine=engine.name,
         model="toy",
-        prefill=RoleSpec(workers=prefill[0], nodes=prefill_nodes),
-        decode=RoleSpec(workers=decode[0], nodes=decode_nodes),
+        prefill=RoleSpec(workers=prefill[0], pp=pp[0], nodes=prefill_nodes),
+        decode=RoleSpec(workers=decode[0], pp=pp[1], nodes=decode_nodes),
         **spec,
     )
     return place(asked, engine, {"prefill": prefill[1], "decode": decode[1]}, known_gpus=known_gpus)

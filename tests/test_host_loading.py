@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import types
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,8 +87,11 @@ def test_an_installed_plugin_is_found_with_its_distribution_and_version(install_
 
 
 def test_first_party_engines_come_from_entry_points_like_anyones() -> None:
-    distributions = {each.distribution for each in build_host(disabled=()).plugins()}
-    assert distributions == {"disagg-run"}
+    entries = [each for each in entry_points(group="disagg_run") if each.dist and each.dist.name == "disagg-run"]
+    assert entries
+    found = {each.name: each.distribution for each in build_host(disabled=()).plugins()}
+    # Beside them stands what else is installed here.
+    assert {each.name for each in entries} == {name for name, whose in found.items() if whose == "disagg-run"}
     assert build_host(entry_points=False).plugins() == ()
 
 

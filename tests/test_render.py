@@ -8,7 +8,8 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from disagg_run.planning.document import After, LaunchPlan, Ready
+from disagg_run.planning.document import After, Group, LaunchPlan, Ready
+from disagg_run.records import Preflight
 from disagg_run.render import render_json, render_table, render_yaml
 from tests.planned import TWO_RANKS, launch, process
 
@@ -55,6 +56,15 @@ waived
   - block-size differs
 """
     )
+
+
+def test_checks_of_one_name_are_shown_once_with_what_each_looks_at() -> None:
+    checks = [
+        Preflight(name="model", kind="path_exists", target="/m"),
+        Preflight(name="driver", kind="device_present", target="/dev/a"),
+        Preflight(name="driver", kind="output_matches", argv=("ls", "/b"), pattern="x"),
+    ]
+    assert Group(preflight=checks, processes=[]).checks_text() == "model, driver (/dev/a, ls /b)"
 
 
 def test_the_table_keeps_one_line_for_one_value_and_cuts_long_commands() -> None:

@@ -85,7 +85,7 @@ def test_pack_shares_even_where_nodes_are_enough_and_names_the_idle_ones() -> No
 
 
 def test_packing_goes_back_to_a_gap_that_a_smaller_worker_fits_in() -> None:
-    found = layout((2, 6), (2, 2), pack=True)
+    found = layout((2, 2), (2, 2), pp=(3, 1), pack=True)
     assert seats(found) == {
         "prefill-0": (0, (0, 1, 2, 3, 4, 5)),
         "prefill-1": (1, (0, 1, 2, 3, 4, 5)),

@@ -53,6 +53,15 @@ def test_a_tp_that_does_not_divide_is_refused_with_the_sizes_that_do() -> None:
     assert "8 or 16" in text
 
 
+@pytest.mark.parametrize(
+    ("tp", "size", "legal"), [(3, 8, "1, 2, 4 or 8"), (5, 8, "1, 2, 4 or 8"), (4, 6, "1, 2, 3 or 6"), (2, 7, "1 or 7")]
+)
+def test_a_tp_that_does_not_divide_the_gpus_of_a_node_is_refused_too(tp: int, size: int, legal: str) -> None:
+    """It would leave GPUs over that no worker of the role can use, and no model's heads divide so."""
+    text = refused(TopologyError, decode=(1, tp), prefill=(1, 1), gpus_per_node=size)
+    assert text == f"decode tp {tp} does not divide the {size} GPUs of a node: choose {legal}"
+
+
 def test_a_tensor_parallel_group_may_not_lie_across_nodes() -> None:
     spec = LaunchSpec(engine="toy-disagg", model="toy", decode=RoleSpec(dp=8))
     with pytest.raises(
@@ -72,7 +81,7 @@ def test_a_node_list_that_is_too_short_names_both_counts() -> None:
 
 
 def test_workers_that_only_fit_by_their_sum_are_refused() -> None:
-    text = refused(TopologyError, prefill=(2, 5), decode=(1, 5), nodes=nodes(2))
+    text = refused(TopologyError, prefill=(2, 1), decode=(1, 1), pp=(5, 5), nodes=nodes(2))
     assert "need 3 nodes (15 GPUs), but 2 nodes are given (16 GPUs at 8 a node)" in text
 
 

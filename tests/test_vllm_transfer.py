@@ -272,7 +272,7 @@ def test_b61_unequal_sizes_are_refused_where_moriio_cannot_move_kv(
 ) -> None:
     fields: dict[str, Any] = {
         "engine_version": version,
-        "gpus_per_node": 16,
+        "gpus_per_node": 48,  # that all of the sizes divide
         "prefill": RoleSpec(tp=prefill),
         "decode": RoleSpec(tp=decode),
     }
@@ -302,7 +302,7 @@ def test_b61_unequal_sizes_are_refused_where_nixl_cannot_move_kv(
 ) -> None:
     fields: dict[str, Any] = {
         "connector": "vllm-nixl",
-        "gpus_per_node": 16,
+        "gpus_per_node": 48,  # that all of the sizes divide
         "prefill": RoleSpec(tp=prefill),
         "decode": RoleSpec(tp=decode),
     }

@@ -83,6 +83,12 @@ def _need(spec: LaunchSpec, engine: Engine, role: Role, tp: int) -> Need:
     gpus, size = worker_gpus(asked, tp), spec.gpus_per_node
     if gpus > size:
         _check_span(spec, engine, role, tp)
+    elif size % tp:
+        legal = [str(each) for each in range(1, size + 1) if size % each == 0]
+        raise TopologyError(
+            f"{role} tp {tp} does not divide the {count(size, 'GPU')} of a node{origin(spec, f'{role}.tp')}",
+            remedy=f"choose {', '.join(legal[:-1])}{' or ' if legal[:-1] else ''}{legal[-1]}",
+        )
     need = Need(role, asked.workers, gpus, max(1, gpus // size), asked.nodes, size)
     _check_role_nodes(spec, need)
     return need

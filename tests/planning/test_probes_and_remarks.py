@@ -15,6 +15,7 @@ from disagg_run import (
     Listener,
     Node,
     PluginError,
+    Preflight,
     Probe,
     ProcessContext,
     RoleSpec,
@@ -77,3 +78,9 @@ def test_a_flag_s_remark_is_a_warning_of_the_plan_once() -> None:
     launch = made(Site("quick-site", flags=remarked), prefill=RoleSpec(workers=2))
     assert [each.message for each in launch.warnings] == ["--quick may lose a token"]
     assert all("--quick" in launch.process(name).argv for name in ("prefill-0", "prefill-1", "decode-0"))
+
+
+def test_a_check_that_two_plugins_ask_for_is_made_once() -> None:
+    driver = [Preflight(name="driver", kind="device_present", target=target) for target in ("/dev/a", "/dev/b")]
+    group = made(Site("one", checks=driver), Site("two", checks=driver[:1])).ranks[0].groups[0]
+    assert group.preflight == tuple(driver)

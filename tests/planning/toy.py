@@ -16,6 +16,7 @@ from disagg_run import (
     LaunchSpec,
     Listener,
     ModelRow,
+    Preflight,
     Probe,
     ProcessContext,
     RankContext,
@@ -131,10 +132,18 @@ class ToyStore:
 class Site:
     """A site plugin that sets what it is told to."""
 
-    def __init__(self, name: str, *, env: dict[str, str] | None = None, flags: Iterable[Flag] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        env: dict[str, str] | None = None,
+        flags: Iterable[Flag] = (),
+        checks: Iterable[Preflight] = (),
+    ) -> None:
         self.name = name
         self.env = env or {}
         self.flags = tuple(flags)
+        self.checks = tuple(checks)
 
     @hookimpl
     def disagg_plugin(self) -> Extension:
@@ -147,6 +156,10 @@ class Site:
     @hookimpl
     def disagg_args(self, ctx: ProcessContext) -> Iterable[Flag]:
         return self.flags if ctx.process.role else ()
+
+    @hookimpl
+    def disagg_preflight(self, ctx: RankContext) -> Iterable[Preflight]:
+        return self.checks
 
 
 def toy_host(*more: object) -> Host:

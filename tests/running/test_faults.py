@@ -158,6 +158,20 @@ def test_b47_a_server_that_cannot_bind_is_reported_with_the_holder(launch: Start
     launched.check_nothing_left()
 
 
+def test_what_a_stranger_opens_on_a_port_of_ours_is_said_and_not_called_left(launch: Starter) -> None:
+    spare = 18031
+    asked = Launch(fields={"decode-0": {"ports": {"http": HTTP, "spare": spare}}})
+    launched = launch(asked.plan())
+    launched.serving()
+    with socket.create_server((asked.addresses[1], spare)):
+        launched.kill(launched.process.pid, signal.SIGTERM)
+        assert launched.process.wait(20) == 143
+    assert launched.event(1, "teardown.done")["left"] == []
+    assert f"port {spare} of decode-0 is held by pid {os.getpid()}" in launched.event(1, "port.foreign")["what"]
+    assert "left something behind" not in launched.err.read_text()
+    launched.check_nothing_left()
+
+
 def test_a_server_that_binds_all_addresses_is_told_who_holds_its_port_on_another(launch: Starter) -> None:
     first, other = addresses(2)
     port = 18777  # that no other test uses on any address

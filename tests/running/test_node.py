@@ -157,6 +157,37 @@ def test_the_nodes_to_run_beside_are_none_of_the_runs_own(address: str, ranks: i
     assert f"--nodes {nodes}" in beside(address, ranks, "toy")
 
 
+def test_after_teardown_a_listener_of_ours_is_told_from_a_strangers() -> None:
+    """The listener does not descend from the one who looks; its environment tells whose it is."""
+    address = addresses(1)[0]
+    look = """
+import asyncio, sys
+from disagg_run.planning.document import PlannedProcess
+from disagg_run.running.teardown import open_ports
+process = PlannedProcess(name="decode-0", kind="server", argv=("x",), ports={"http": int(sys.argv[2])})
+(held,) = asyncio.run(open_ports([process], sys.argv[1], {"TOY_RUN": "7", "TOY_RANK": sys.argv[3]}, wait_s=0))
+print(held.ours, held.text)
+"""
+    listen = """
+import socket, sys
+s = socket.create_server((sys.argv[1], 0))
+print(s.getsockname()[1], flush=True)
+s.accept()
+"""
+    env = {**os.environ, "TOY_RUN": "7", "TOY_RANK": "1"}
+    with subprocess.Popen([sys.executable, "-c", listen, address], env=env, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        port = other.stdout.readline().strip()
+        try:
+            for rank, ours in (("1", True), ("0", False)):
+                said = subprocess.run([sys.executable, "-c", look, address, port, rank], capture_output=True, text=True)
+                assert said.stdout.startswith(f"{ours} port {port} of decode-0 is held by pid {other.pid} "), (
+                    said.stderr
+                )
+        finally:
+            other.kill()
+
+
 def rank_with(*checks: Preflight) -> RankPlan:
     return RankPlan(rank=3, node=Node(address="127.0.0.1"), groups=[Group(preflight=checks, processes=[])])
 

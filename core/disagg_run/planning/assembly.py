@@ -196,7 +196,8 @@ def _groups(rank: RankDraft, selection: Selection, waits: _Waits, patches: tuple
 
 
 def _preflight(ctx: RankContext, selection: Selection) -> tuple[Preflight, ...]:
-    checks = [each.record for each in selection.preflight(ctx)]
+    # Plugins may look at the same thing.
+    checks = dict.fromkeys(each.record for each in selection.preflight(ctx))
     return tuple(attrs.evolve(check, required=False) if check.name in ctx.spec.waive else check for check in checks)
 
 

@@ -132,6 +132,13 @@ class Group:
     preflight: tuple[Preflight, ...] = attrs.field(default=(), converter=as_tuple)
     processes: tuple[PlannedProcess, ...] = attrs.field(converter=as_tuple)
 
+    def checks_text(self) -> str:
+        """The names of its checks; several of one name with what each looks at: ``model, driver (/dev/a, /dev/b)``."""
+        targets: dict[str, list[str]] = {}
+        for check in self.preflight:
+            targets.setdefault(check.name, []).append(check.target or " ".join(check.argv))
+        return ", ".join(f"{name} ({', '.join(them)})" if len(them) > 1 else name for name, them in targets.items())
+
 
 @attrs.frozen(kw_only=True)
 class RankPlan:

@@ -214,4 +214,4 @@ def _group_notes(group: Group) -> Iterator[str]:
     if group.patches:
         yield f"Not applied here, patches for {names}: {', '.join(patch.id for patch in group.patches)}"
     if group.preflight:
-        yield f"Not checked here, preflight for {names}: {', '.join(check.name for check in group.preflight)}"
+        yield f"Not checked here, preflight for {names}: {group.checks_text()}"

@@ -101,7 +101,7 @@ def _group_notes(group: Group) -> Iterator[str]:
         for patch in group.patches:
             yield printable(f"patch      {planned_as(patch)}")
     if group.preflight:
-        yield printable(f"preflight  {', '.join(check.name for check in group.preflight)}")
+        yield printable(f"preflight  {group.checks_text()}")
 
 
 def _port_rows(plan: LaunchPlan) -> Iterator[tuple[str, ...]]:

@@ -85,7 +85,7 @@ class Agent:
         own = [process.name for process in self.share.processes()]
         self.board = Board(dict.fromkeys((*own, *self.share.remote, *self.share.roster)))
         self.reaper = Reaper()
-        self.supervisor = Supervisor(self.reaper, options.run_dir.logs, self._told_to_processes())
+        self.supervisor = Supervisor(self.reaper, options.run_dir.logs, self.told_to_processes())
         self.tails = Tails(self.console.write)
         self.client = http_client()
         self.prober = Prober(self.client, self.share.served_name)
@@ -99,7 +99,8 @@ class Agent:
         self.bring_up = BringUp(self)
         self.first = FirstRank(self, self.hub) if self.hub is not None else None
 
-    def _told_to_processes(self) -> dict[str, str]:
+    def told_to_processes(self) -> dict[str, str]:
+        """The variables that mark every process of this rank."""
         return {
             environment.NODE_ADDRESS: self.share.rank.node.address,
             environment.RUN_ID: self.options.run_id,

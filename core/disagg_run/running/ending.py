@@ -41,7 +41,13 @@ class Ending:
             agent.log.error("run.failed", culprit=culprit.process, culprit_rank=culprit.rank, message=culprit.message)
         await self._end_processes()
         self._left += (await teardown.end_strays(min(self._grace, agent.timing.failure_grace_s))).left
-        self._left += await teardown.open_ports(agent.share.processes(), agent.share.rank.node.address)
+        held = await teardown.open_ports(
+            agent.share.processes(), agent.share.rank.node.address, agent.told_to_processes()
+        )
+        self._left += [each.text for each in held if each.ours]
+        for each in held:
+            if not each.ours:
+                agent.log.info("port.foreign", what=each.text)
         agent.log.info("teardown.done", left=self._left)
         if self._left:
             text = f"teardown left something behind: {'; '.join(self._left)}"

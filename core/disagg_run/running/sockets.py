@@ -8,7 +8,7 @@ import os
 import pwd
 import socket
 import struct
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import attrs
@@ -141,16 +141,22 @@ def _uid(pid: int) -> int:
         return -1
 
 
+def holders(found: ListeningSocket) -> Iterator[int]:
+    """The pids of the processes that hold a socket, as far as they can be seen."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and found.inode in (inodes_of(int(entry)) or ()):
+            yield int(entry)
+
+
 def holder(found: ListeningSocket) -> str:
     """Who holds a socket, as far as it can be seen: pid, user and command line."""
     user = _user(found.uid)
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and found.inode in (inodes_of(int(entry)) or ()):
-            try:
-                command = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-            except OSError:
-                command = ""
-            return f"pid {entry} of user {user} ({command.strip()[:200] or 'no command line'})"
+    for pid in holders(found):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+        except OSError:
+            command = ""
+        return f"pid {pid} of user {user} ({command.strip()[:200] or 'no command line'})"
     return f"a process of user {user} that cannot be seen from here"
 
 

@@ -103,16 +103,39 @@ async def end_strays(grace_s: float) -> Swept:
     return Swept(left=[f"pid {stat.pid} in state {stat.state}" for stat in found])
 
 
-async def open_ports(processes: Iterable[PlannedProcess], address: str, wait_s: float = 0.5) -> list[str]:
-    """The ports of these processes that are still listened on at this node, after waiting ``wait_s`` for them."""
+@attrs.frozen(kw_only=True)
+class Held:
+    """A port of the plan on which somebody listens after teardown."""
+
+    #: Whether by a process of this run; else by somebody else's, which is not touched.
+    ours: bool
+    #: Port, process of the plan and holder, in words.
+    text: str
+
+
+async def open_ports(
+    processes: Iterable[PlannedProcess], address: str, told: Mapping[str, str], wait_s: float = 0.5
+) -> tuple[Held, ...]:
+    """The ports of these processes that are still listened on at this node, after waiting ``wait_s`` for them.
+
+    What this agent started descends from it, or has in its environment all that it tells its processes, ``told``.
+    """
     ports = {port: process.name for process in processes for port in planned_ports(process)}
     own = sockets.numeric(address)
     deadline = time.monotonic() + wait_s
     while True:
         found = [each for each in sockets.listening(ports) if each.takes(own)]
         if not found or time.monotonic() > deadline:
-            return [f"port {each.port} of {ports[each.port]} is held by {sockets.holder(each)}" for each in found]
+            return tuple(_held(each, ports[each.port], told) for each in found)
         await asyncio.sleep(_LOOK_S)
+
+
+def _held(found: sockets.ListeningSocket, process: str, told: Mapping[str, str]) -> Held:
+    mine = {os.getpid(), *(each.pid for each in proctree.descendants(os.getpid(), proctree.snapshot()))}
+    ours = any(
+        pid in mine or all(proctree.has_variable(pid, *each) for each in told.items()) for pid in sockets.holders(found)
+    )
+    return Held(ours=ours, text=f"port {found.port} of {process} is held by {sockets.holder(found)}")
 
 
 def planned_ports(process: PlannedProcess) -> list[int]:
