@@ -76,8 +76,9 @@ def test_a_simulation_is_never_one_ranks() -> None:
         ({"NODE_RANK": "2"}, "NODE_RANK says rank 2, but the launch has 2 nodes: ranks are 0 to 1"),
         ({"NODE_RANK": "-1"}, "environment variable NODE_RANK: '-1' is no rank"),
         ({"NODE_RANK": "one"}, "environment variable NODE_RANK: 'one' is no rank"),
-        ({"NODE_RANK": "1", "NNODES": "3"}, "environment variable NNODES says '3', but IPADDRS has 2"),
+        ({"NODE_RANK": "1", "NNODES": "3"}, "environment variable NNODES says '3', but the list of nodes has 2"),
         ({"NODE_RANK": "1", "NODE0_ADDR": "10.0.0.2"}, "NODE0_ADDR says '10.0.0.2', but rank 0 is on '10.0.0.1'"),
+        ({"NODE_RANK": "1", "MASTER_ADDR": "10.0.0.2"}, "MASTER_ADDR says '10.0.0.2', but rank 0 is on '10.0.0.1'"),
         ({**STEP, "SLURM_PROCID": "x"}, "environment variable SLURM_PROCID: 'x' is no rank"),
     ],
 )
@@ -86,6 +87,31 @@ def test_ranks_and_first_nodes_that_do_not_fit_are_refused(environ: dict[str, st
     with pytest.raises((UsageError, SpecError)) as error:
         acting({"IPADDRS": LISTED, **environ})
     assert reason in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({"NNODES": "3"}, "environment variable NNODES says '3', but the list of nodes has 2"),
+        ({"NODE0_ADDR": "10.0.0.2"}, "NODE0_ADDR says '10.0.0.2', but rank 0 is on '10.0.0.1'"),
+        ({"MASTER_ADDR": "10.0.0.9"}, "MASTER_ADDR says '10.0.0.9', but rank 0 is on '10.0.0.1'"),
+        ({"NNODES": "2", "NODE0_ADDR": "10.0.0.1", "MASTER_ADDR": "127.0.0.1"}, ""),
+    ],
+)
+def test_a_plan_from_a_job_scripts_nodes_is_refused_where_its_variables_disagree(
+    said: dict[str, str],
+    reason: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Fault B37, before the nodes are held; nodes of the command line are the user's own word against the script's."""
+    for name, text in {"IPADDRS": LISTED, **said}.items():
+        monkeypatch.setenv(name, text)
+    asked = ["plan", "--engine", "atom-disagg", "--model", "DeepSeek-V4-Pro"]
+    assert main(asked) == (3 if reason else 0)
+    if reason:
+        assert f"{reason} (environment contract IPADDRS): " in capsys.readouterr().err
+    assert main([*asked, "--nodes", "10.0.0.8,10.0.0.9"]) == 0
 
 
 def test_an_empty_list_of_addresses_is_refused() -> None:

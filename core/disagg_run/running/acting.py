@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 
 import attrs
 
 from disagg_run.errors import SpecError, UsageError
 from disagg_run.spec.model import LaunchSpec
+from disagg_run.spec.node_contract import check_node_contract
 
 
 @attrs.frozen(kw_only=True)
@@ -35,7 +35,7 @@ def acting_rank(spec: LaunchSpec, ranks: int, environ: Mapping[str, str], *, ask
             f"{found.why} says rank {found.rank}, but the launch has {len(spec.nodes)} nodes",
             remedy=f"ranks are 0 to {len(spec.nodes) - 1}, in the order of the nodes",
         )
-    _check(spec, environ)
+    check_node_contract(spec, environ)
     return found
 
 
@@ -69,27 +69,3 @@ def _number(text: str, name: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise SpecError(f"environment variable {name}: {text!r} is no rank, which is a whole number from 0")
     return int(text)
-
-
-def _check(spec: LaunchSpec, environ: Mapping[str, str]) -> None:
-    """Refuse a number of nodes and a first node that are not those of the list: ranks would wait for each other."""
-    listed = environ.get("IPADDRS", "").count(",") + 1
-    count = environ.get("NNODES", "")
-    if environ.get("IPADDRS") and count and count != str(listed):
-        raise SpecError(
-            f"environment variable NNODES says {count!r}, but IPADDRS has {listed}", remedy="make the two agree"
-        )
-    first, given = spec.nodes[0], environ.get("NODE0_ADDR", "")
-    if given and _is_address(given) == _is_address(first.address) and given not in (first.address, first.name):
-        raise SpecError(
-            f"environment variable NODE0_ADDR says {given!r}, but rank 0 is on {first.address!r}",
-            remedy="the first of IPADDRS is rank 0's: correct the order, or leave NODE0_ADDR out",
-        )
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

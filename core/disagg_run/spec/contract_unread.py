@@ -9,8 +9,9 @@ from fnmatch import fnmatchcase
 ELSEWHERE: Mapping[str, str] = {
     "DRY_RUN": "1, true or yes: the bare form prints the plan and starts nothing, as --dry-run",
     "NODE_RANK": "beside IPADDRS: the bare form acts as the agent of that rank, as --rank",
-    "NNODES": "where the bare form acts as a rank: must be the number of IPADDRS",
-    "NODE0_ADDR": "where the bare form acts as a rank: must be the first of IPADDRS, where rank 0 is",
+    "NNODES": "must be the number of IPADDRS; where the bare form acts as a rank, of any list of nodes",
+    "NODE0_ADDR": "must be the first of IPADDRS, where rank 0 is; where the bare form acts as a rank, of any list",
+    "MASTER_ADDR": "as NODE0_ADDR, where a job script sets it for PyTorch's launchers",
     "SLURM_STEP_ID": "set by srun: the bare form is a rank's agent if the step has as many tasks and nodes as the plan",
     "SLURM_STEP_NUM_TASKS": "as SLURM_STEP_ID",
     "SLURM_STEP_NUM_NODES": "as SLURM_STEP_ID",

@@ -24,6 +24,7 @@ from disagg_run.spec.environment import (
 )
 from disagg_run.spec.layers import AnyAssignment, Assignment, Place, SettingAssignment, assign
 from disagg_run.spec.model import LaunchSpec
+from disagg_run.spec.node_contract import check_node_contract
 from disagg_run.spec.option import Option
 from disagg_run.spec.options import by_dotted
 from disagg_run.spec.values import BadValueError, setting_data, setting_value
@@ -74,6 +75,8 @@ def read_spec(
             "no model is given", remedy=_how("model", f"`disagg-run models --engine {record.name}` lists them")
         )
     spec = fold.spec()
+    if spec.source("nodes").layer is Layer.CONTRACT:
+        check_node_contract(spec, environ)
     unread = [*contract_unread(environ, host, record), *(() if point is None else point.unread(record))]
     return attrs.evolve(spec, notices=(*spec.notices, *unread))
 
