@@ -287,6 +287,25 @@ def test_the_router_answers_502_then_503_when_a_worker_died(start: Callable[...,
     assert router.status(30000, "/health") == 200
 
 
+def test_the_router_ends_without_a_traceback_while_it_still_tries(start: Callable[..., Any]) -> None:
+    """Its retries must not outlive what they send requests with."""
+    prefill = start(SERVER, argv("kv_producer"), options=QUICK)
+    decode = start(SERVER, argv("kv_consumer"), options=QUICK)
+    retries = ("--retry-max-retries", "10000", "--retry-initial-backoff-ms", "5", "--retry-max-backoff-ms", "5")
+    words = router_argv([prefill], [decode], "--disable-health-check", "--disable-circuit-breaker", *retries)
+    router = start(ROUTER, words)
+    router.wait_status(30000, "/v1/models")
+    decode.end()
+    with socket.create_connection((router.address, 30000)) as client:
+        body = b'{"prompt": "x"}'
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: r\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        router.wait_log(f"ERROR atomesh: decode worker {decode.url(8020)}")
+        router.process.terminate()
+        assert router.wait_exit() == 0
+    assert "Traceback" not in router.log
+    assert "Session is closed" not in router.log
+
+
 def test_a_taken_prometheus_port_is_a_panic(start: Callable[..., Any], next_address: Any) -> None:
     address = next_address()
     with socket.create_server((address, 29100)):

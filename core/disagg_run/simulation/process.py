@@ -18,8 +18,8 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack
-from typing import Any
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any, TypeVar
 
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
@@ -29,6 +29,7 @@ from disagg_run.simulation.listeners import BindError, Handler, bind, drop, serv
 from disagg_run.simulation.log import complain, say
 from disagg_run.simulation.options import Options
 
+T = TypeVar("T")
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -67,6 +68,10 @@ class Stage:
     async def ended(self) -> None:
         """Wait for the end of the process."""
         await asyncio.get_running_loop().create_future()
+
+    async def enter(self, opened: AbstractAsyncContextManager[T]) -> T:
+        """Keep something open until the end: what is opened or started later is closed before it."""
+        return await self._stack.enter_async_context(opened)
 
     async def serve_tcp(self, host: str, port: int, handler: Handler = drop) -> asyncio.Server:
         """Listen on a TCP port until the end."""

@@ -41,27 +41,28 @@ async def live(stage: Stage, args: argparse.Namespace) -> None:
     """The life of the router."""
     await _serve_prometheus(stage, args)
     limit = aiohttp.ClientTimeout(total=args.request_timeout_secs)
-    async with aiohttp.ClientSession(timeout=limit, connector=aiohttp.TCPConnector(limit=0)) as session:
-        router = Router(args, session)
-        say(f"INFO atomesh: starting with {len(router.workers)} workers, policy {args.policy}")
-        started = time.monotonic()
-        if stage.options.never_ready:
-            await stage.ended()
-        await router.register(started + args.worker_startup_timeout_secs + stage.options.startup_grace_s)
-        if not args.disable_health_check:
-            stage.start(router.watch())
-        app = web.Application(client_max_size=args.max_payload_size)
-        app.router.add_get("/health", _ok)
-        app.router.add_get("/liveness", _ok)
-        app.router.add_get("/readiness", router.readiness)
-        app.router.add_get("/v1/models", router.models)
-        app.router.add_post("/v1/completions", router.forward)
-        app.router.add_post("/v1/chat/completions", router.forward)
-        # An IPv6 address stands in brackets, since the router reads host and port as one text.
-        await stage.serve_http(app, args.host.strip("[]"), args.port)
-        stage.log(f"INFO atomesh: listening on {args.host}:{args.port}")
-        stage.ready()
+    # Opened by the stage, since it must outlive the server that answers by it.
+    session = await stage.enter(aiohttp.ClientSession(timeout=limit, connector=aiohttp.TCPConnector(limit=0)))
+    router = Router(args, session)
+    say(f"INFO atomesh: starting with {len(router.workers)} workers, policy {args.policy}")
+    started = time.monotonic()
+    if stage.options.never_ready:
         await stage.ended()
+    await router.register(started + args.worker_startup_timeout_secs + stage.options.startup_grace_s)
+    if not args.disable_health_check:
+        stage.start(router.watch())
+    app = web.Application(client_max_size=args.max_payload_size)
+    app.router.add_get("/health", _ok)
+    app.router.add_get("/liveness", _ok)
+    app.router.add_get("/readiness", router.readiness)
+    app.router.add_get("/v1/models", router.models)
+    app.router.add_post("/v1/completions", router.forward)
+    app.router.add_post("/v1/chat/completions", router.forward)
+    # An IPv6 address stands in brackets, since the router reads host and port as one text.
+    await stage.serve_http(app, args.host.strip("[]"), args.port)
+    stage.log(f"INFO atomesh: listening on {args.host}:{args.port}")
+    stage.ready()
+    await stage.ended()
 
 
 async def _serve_prometheus(stage: Stage, args: argparse.Namespace) -> None:
