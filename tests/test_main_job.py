@@ -114,6 +114,18 @@ def test_a_run_directory_that_holds_a_run_is_not_used_again(tmp_path: Path) -> N
     assert "already holds a run: name another with --run-dir" in done.stderr
 
 
+def test_a_launch_whose_table_nobody_reads_is_launched(tmp_path: Path) -> None:
+    """What comes of it is the launch's own end, here at a used run directory, and not that of `| head`."""
+    (tmp_path / "plan.json").write_text("{}")
+    words = ["--engine", "atom-disagg", "--model", "DeepSeek-V4-Pro", "--simulate", "--run-dir", str(tmp_path)]
+    out, into = os.pipe()
+    os.close(out)
+    done = subprocess.run([sys.executable, "-m", "disagg_run", *words], stdout=into, stderr=subprocess.PIPE, text=True)
+    os.close(into)
+    assert done.returncode == 10
+    assert "already holds a run" in done.stderr
+
+
 @pytest.mark.parametrize("victim", ["prefill-1", "decode-0", "router"])
 def test_a_killed_server_ends_the_run_in_seconds_by_name_and_leaves_nothing(
     victim: str, launch: Callable[[LaunchPlan], Launched]
