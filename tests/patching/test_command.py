@@ -124,7 +124,11 @@ def test_the_patches_of_a_plan_need_no_plugin(capsys: pytest.CaptureFixture[str]
         (["check", "toy-wat", "--target", "."], 3, "there is no patch or set 'toy-wat': did you mean 'toy-wait'?"),
         (["check", "--target", "."], 2, "no patch is named"),
         (["apply", "toy-wait", "--plan", "x", "--target", "."], 2, "patches and a plan are given"),
-        (["apply", "--plan", "nowhere.json"], 3, "the plan file 'nowhere.json' cannot be read: no such file or directory"),
+        (
+            ["apply", "--plan", "nowhere.json"],
+            3,
+            "the plan file 'nowhere.json' cannot be read: no such file or directory",
+        ),
         (["check", "toy-wait", "--target", "nowhere"], 6, "there is no directory 'nowhere'"),
         (["check", "toy-wait", "--target", ".", "--python", "python3"], 6, "a directory and an interpreter are given"),
         (["check", "toy-wait", "--python", "python9"], 6, "cannot run the interpreter 'python9'"),
