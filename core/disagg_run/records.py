@@ -101,8 +101,8 @@ class Probe:
     #: For ``output``: what the process prints, on one line; ``{http:NAME}`` stands for host:port of the head NAME's
     #: HTTP.
     text: str = ""
-    #: For ``http``: the status with which a server that was ready says that it is broken for good; it is asked for all
-    #: the time, and ends the run. 0 = it has none, or also answers it when it is only busy.
+    #: For ``http``: the status with which a server that was ready says it is broken for good, which ends the run. It is
+    #: asked as soon as one of its processes is gone. 0 = it has none, or also answers it when it is only busy.
     broken_status: int = 0
 
 

@@ -10,6 +10,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,6 +30,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--fail-streams", action="store_true", help="break off streamed answers")
     parser.add_argument("--exit-after", type=float)
     parser.add_argument("--code", type=int, default=0)
+    parser.add_argument("--core", help="have a process of one's own, its pid in this file, without which one is broken")
     parser.add_argument("--ignore-term", action="store_true")
     parser.add_argument("--daemon", help="daemonize a child that writes its pid to this file")
     parser.add_argument("--flood", type=float, default=0.0, help="MB/s written to stdout")
@@ -36,6 +39,7 @@ def options() -> argparse.Namespace:
 
 
 WEDGED = threading.Event()
+CORES: list[subprocess.Popen[bytes]] = []
 
 
 class Server(ThreadingHTTPServer):
@@ -69,6 +73,8 @@ class Handler(BaseHTTPRequestHandler):
         self.server.asked.gets -= 1
         if self.server.asked.gets < 0:
             self._json(503, {"status": "overloaded"})
+        elif CORES and CORES[0].poll() is not None:
+            self._json(503, {"status": "broken"})
         elif self.path == "/v1/models":
             self._json(200, {"data": [{"id": self.server.asked.model}]})
         elif self.server.asked.unready:
@@ -146,6 +152,10 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if asked.daemon:
         daemonize(asked.daemon)
+    if asked.core:
+        CORES.append(subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"]))
+        with open(asked.core, "w") as file:
+            file.write(str(CORES[0].pid))
     host = os.environ["DISAGG_RUN_NODE_ADDRESS"]
     if asked.join_port:
         joining = socket.create_server((host, asked.join_port))

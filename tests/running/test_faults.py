@@ -224,15 +224,18 @@ def test_a_server_that_does_not_answer_other_nodes_is_named(launch: Starter) -> 
     assert "answers 503" in text
 
 
-def test_a_server_that_says_that_it_is_broken_is_not_waited_for(launch: Starter) -> None:
-    asked = Launch(words={"decode-0": ["--gets", 10]})
+def test_a_server_that_says_that_it_is_broken_is_not_waited_for(launch: Starter, tmp_path: Path) -> None:
+    asked = Launch(words={"decode-0": ["--core", tmp_path / "core"]})
     base = f"http://{asked.addresses[1]}:{HTTP}"
     proof = Ready(kind="http", target=f"{base}/health", timeout_s=20, identity={"listener": "http"}, broken_status=503)
     asked.fields = {"decode-0": {"ready": [proof]}}
-    launched = launch(asked.plan(), broken_s=0.05)
+    launched = launch(asked.plan())
+    launched.serving()
+    killed = launched.kill(int((tmp_path / "core").read_text()))
     assert launched.end() == 11
+    assert time.monotonic() - killed < 5
     assert launched.culprit()["process"] == "decode-0"
-    said = 'decode-0 of rank 1 says that it is broken: {}/health answers 503 ({{"status": "overloaded"}})'
+    said = 'decode-0 of rank 1 says that it is broken: {}/health answers 503 ({{"status": "broken"}})'
     assert launched.culprit()["message"] == said.format(base)
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from disagg_run.errors import CanaryError, GateTimeout, PreflightError, ProcessDied
 from disagg_run.planning.document import PlannedProcess, Ready
-from disagg_run.running import probes, supervisor
+from disagg_run.running import probes, proctree, supervisor
 from disagg_run.running.gates import Stage, join_ports, waits_of
 from disagg_run.running.preflight import held_port
-from disagg_run.running.probes import until_listening, until_ready
+from disagg_run.running.probes import Lack, until_listening, until_ready
 from disagg_run.running.serving import probes_to_repeat
 from disagg_run.running.supervisor import Running
 from disagg_run.running.tails import last_lines
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 #: Between two looks at whether a process is stopped, in seconds.
 _STOPPED_S = 1.0
 _AGAIN_S = 0.2
+#: Before each question whether a process is broken that has lost one of its own, in seconds: it needs a moment to see.
+_BROKEN_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 #: For a setup without a deadline of its own, in seconds.
 _SETUP_S = 300.0
 #: For a process to listen where it has no proof of readiness with a deadline, in seconds.
@@ -61,7 +63,7 @@ class BringUp:
             agent.spawn(self._watch(running, repeated))
         for ready in repeated:
             if ready.broken_status:
-                agent.spawn(self._watch_broken(running, ready))
+                agent.spawn(self._watch_family(running, ready))
 
     def run(self, process: PlannedProcess) -> Running:
         """Start ``process`` now, and say so."""
@@ -166,9 +168,11 @@ class BringUp:
         pause = min(agent.timing.watch_s, agent.timing.hang_s / 4)
         while True:
             await asyncio.sleep(pause)
-            lack = ""
+            lack = Lack()
             for ready in proofs:
                 lack = lack or await agent.prober.lacking(ready, answer_s)
+                if self._broken(running, ready, lack):
+                    return
             now = time.monotonic()
             if not lack:
                 good = now
@@ -179,16 +183,30 @@ class BringUp:
                 agent.blame(GateTimeout(text), running.name)
                 return
 
-    async def _watch_broken(self, running: Running, ready: Ready) -> None:
-        """Ask a ready process whether it is broken: one that lost a worker may take seconds to exit."""
+    async def _watch_family(self, running: Running, ready: Ready) -> None:
+        """Ask a ready process whether it is broken when one of its own processes is gone: it may exit seconds later.
+
+        It is not asked all the time, since servers log each question.
+        """
         agent = self._agent
+        family = running.family()
         while running.exit is None:
-            await asyncio.sleep(agent.timing.broken_s)
-            said = await agent.prober.broken(ready)
-            if said and running.exit is None:
-                error = ProcessDied(f"{running.name} of rank {agent.rank} says that it is broken: {said}")
-                agent.blame(error, running.name)
-                return
+            await asyncio.sleep(agent.timing.family_s)
+            if all(map(proctree.still, family)):
+                continue
+            for pause in _BROKEN_S:
+                await asyncio.sleep(pause)
+                if running.exit is not None or self._broken(running, ready, await agent.prober.lacking(ready)):
+                    return
+            family = running.family()
+
+    def _broken(self, running: Running, ready: Ready, lack: Lack) -> bool:
+        """Fail the run where a process that was ready says that it is broken for good."""
+        if not ready.broken_status or lack.status != ready.broken_status or running.exit is not None:
+            return False
+        error = ProcessDied(f"{running.name} of rank {self._agent.rank} says that it is broken: {lack}")
+        self._agent.blame(error, running.name)
+        return True
 
     async def watch_stopped(self) -> None:
         """Look whether a process was stopped by a signal; one that stays so is hung."""

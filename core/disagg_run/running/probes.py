@@ -125,11 +125,6 @@ class Prober:
         choices = data.get("choices") if isinstance(data, dict) else None
         return Lack() if choices else Lack(f"{url} answers {status} without a completion")
 
-    async def broken(self, ready: Ready) -> Lack:
-        """What a process says that was ready and is broken for good; "" where it says nothing of the kind."""
-        lack = (await self._ask("GET", ready.target, None, ANSWER_S))[2]
-        return lack if lack.status == ready.broken_status else Lack()
-
     async def _identity(self, ready: Ready, answer_s: float) -> Lack:
         model, url = ready.identity.get("served_model"), ready.identity.get("url")
         if not model or not url:

@@ -96,10 +96,10 @@ def send(stat: ProcessStat, signum: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:  # a kernel before 5.3: check, then signal, with a gap of microseconds
-        return _still(stat) and _kill(stat.pid, signum)
+        return still(stat) and _kill(stat.pid, signum)
     try:
         # The descriptor holds on to one process; only then is it sure that the start time is that one's.
-        if not _still(stat):
+        if not still(stat):
             return False
         signal.pidfd_send_signal(descriptor, signum)
     except (ProcessLookupError, PermissionError):
@@ -116,7 +116,8 @@ def send_all(stats: Iterable[ProcessStat], *signums: int) -> None:
             send(stat, signum)
 
 
-def _still(stat: ProcessStat) -> bool:
+def still(stat: ProcessStat) -> bool:
+    """Whether exactly this process still runs."""
     now = read(stat.pid)
     return now is not None and now.start == stat.start and now.alive
 

@@ -25,8 +25,8 @@ class Timing:
     hang_s: float = 60.0
     #: Between two such probes; at least four are made within hang_s.
     watch_s: float = 15.0
-    #: Between two questions to a ready process whether it is broken, where it has an answer for that.
-    broken_s: float = 0.5
+    #: Between two looks whether all processes of a server run that can say that it is broken.
+    family_s: float = 0.25
     #: Between two lines that say what is waited for.
     progress_s: float = 10.0
     #: For the first generation through the router, which compiles kernels in a real engine.
