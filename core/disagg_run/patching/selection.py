@@ -139,7 +139,7 @@ def _closed(chosen: list[Patch], by_id: dict[str, Patch]) -> list[Patch]:
 
 
 def _without_absent(patches: Sequence[Patch]) -> list[Patch]:
-    """Patches, which stand in order, that require only what is there; what was left out takes with it what requires it."""
+    """Patches in their order that require only what is there; one that is left out takes along what requires it."""
     kept: dict[str, Patch] = {}
     for patch in patches:
         absent = [name for name in patch.requires if name not in kept]
