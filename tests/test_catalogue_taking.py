@@ -114,6 +114,7 @@ def test_modules_of_the_program_are_not_shadowed_by_ours(site: Site) -> None:
     assert [flag["names"] for flag in take_catalogue(site.python, SERVER)["flags"]] == [["--mine"]]
 
 
+@pytest.mark.real
 def test_a_type_that_hangs_costs_only_the_kinds_of_values(site: Site) -> None:
     site.module(
         "toy_engine.server",
@@ -164,6 +165,7 @@ def test_a_program_that_reaches_no_parser_is_one_clear_line(site: Site, text: st
     assert "'python3 -m toy_engine.server'" in str(caught.value)
 
 
+@pytest.mark.real
 def test_a_program_that_hangs_is_ended_with_all_that_it_started(site: Site, tmp_path: Path) -> None:
     site.module(
         "toy_engine.server",

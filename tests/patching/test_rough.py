@@ -53,7 +53,7 @@ def memory(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("doing", DOING)
 def test_killed_at_any_step_the_tree_is_whole_old_or_new(memory: Path, doing: str, whom: str) -> None:
     """At some steps; tests/real/test_patches_disk.py has all of them."""
-    check_killed(memory, doing, whom, stride=5)
+    check_killed(memory, doing, whom, stride=9)
 
 
 def check_killed(directory: Path, doing: str, whom: str, *, stride: int) -> list[dict[str, Any]]:

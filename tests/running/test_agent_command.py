@@ -41,6 +41,7 @@ def test_every_rank_says_who_failed_where_no_launcher_does(agent: Agent) -> None
         assert "Traceback" not in err
 
 
+@pytest.mark.real
 def test_a_rank_without_its_peers_ends_after_the_join_time_and_names_them(agent: Agent) -> None:
     asked = Launch().plan()
     first = agent(asked, 0, *star(asked), "--join-timeout", "1.5")
@@ -141,6 +142,7 @@ def test_a_token_of_the_environment_is_held_to_the_same_bounds(
         assert text not in str(caught.value)
 
 
+@pytest.mark.real
 def test_ranks_with_different_tokens_are_told_so_on_both_sides(agent: Agent) -> None:
     asked = Launch().plan()
     first = agent(asked, 0, *star(asked), "--join-timeout", "3")

@@ -26,7 +26,6 @@ Starter = Callable[..., Launched]
 ESSENTIAL = [
     Cell("prefill", "starting", "exit 0"),
     Cell("decode", "serving", "SIGKILL"),
-    Cell("decode", "starting", "never ready"),
     Cell("agent of rank 0", "serving", "SIGKILL"),
 ]
 
@@ -84,6 +83,7 @@ def test_a_killed_guardian_ends_the_launch(launch: Starter) -> None:
     assert launched.culprit(0)["message"] == "the guardian of rank 1 is gone"
 
 
+@pytest.mark.real
 def test_guardian_and_agent_killed_at_once_leave_nothing(launch: Starter) -> None:
     launched = launch(Launch().plan())
     launched.serving()
@@ -104,6 +104,7 @@ def test_a_killed_launcher_ends_every_rank(launch: Starter) -> None:
     assert launched.culprit()["signal"] == "SIGTERM"
 
 
+@pytest.mark.real
 def test_where_the_process_above_the_ranks_is_killed_they_end_in_order(launch: Starter) -> None:
     launched = launch(Launch().plan())
     launched.serving()
@@ -158,6 +159,7 @@ def test_b47_a_server_that_cannot_bind_is_reported_with_the_holder(launch: Start
     launched.check_nothing_left()
 
 
+@pytest.mark.real
 def test_what_a_stranger_opens_on_a_port_of_ours_is_said_and_not_called_left(launch: Starter) -> None:
     spare = 18031
     asked = Launch(fields={"decode-0": {"ports": {"http": HTTP, "spare": spare}}})
@@ -192,6 +194,7 @@ def test_a_router_through_which_nothing_comes_is_no_success(launch: Starter) -> 
     assert "answers 502" in launched.err.read_text()
 
 
+@pytest.mark.real
 def test_a_router_that_refuses_every_generation_is_not_waited_for_to_its_deadline(launch: Starter) -> None:
     asked = Launch(words={"router": [f"http://{addresses(1)[0]}:{HTTP}"]})
     place = f"{asked.addresses[0]}:{ROUTER}"
@@ -208,6 +211,7 @@ def test_a_router_that_refuses_every_generation_is_not_waited_for_to_its_deadlin
     assert f"router (rank 0, started: {refusal}" in launched.text()
 
 
+@pytest.mark.real
 def test_smoke_requests_that_fail_fail_the_run(launch: Starter) -> None:
     launched = launch(Launch(words={"router": ["--fail-streams"]}).plan(), smoke=3, settle_s=0.1)
     assert launched.end() == 15
@@ -215,6 +219,7 @@ def test_smoke_requests_that_fail_fail_the_run(launch: Starter) -> None:
     assert "0 of 3 requests good" in launched.out.read_text()
 
 
+@pytest.mark.real
 def test_a_server_that_does_not_answer_other_nodes_is_named(launch: Starter) -> None:
     """Its own agent's two questions are answered, those of the router's agent are not."""
     launched = launch(Launch(words={"decode-0": ["--gets", 2]}).plan(), reach_s=0.5)
@@ -260,6 +265,7 @@ def test_a_missing_program_and_a_missing_secret_are_named_before_anything_is_lef
     assert "needs the variable 'NO_SUCH_SECRET', which is not set here" in secret.err.read_text()
 
 
+@pytest.mark.real
 def test_a_process_that_lost_its_parent_does_not_outlive_its_agent(launch: Starter, tmp_path: Path) -> None:
     pid_file = tmp_path / "daemon.pid"
     launched = launch(Launch(words={"decode-0": ["--daemon", pid_file]}).plan())

@@ -98,6 +98,7 @@ def test_B31_a_patch_is_data_that_no_shell_reads() -> None:
 # --- B85: a role that starts anew beside the other -----------------------------------------------------------------
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("struck", ["decode-0", "prefill-0"])
 def test_B85_a_death_ends_the_whole_pair_set_and_nothing_is_started_again_in_place(
     launch: Starter, struck: str
@@ -116,6 +117,7 @@ def _is_start(event: dict[str, object]) -> bool:
     return event["event"] == "process.started"
 
 
+@pytest.mark.real
 def test_B85_the_same_plan_started_again_is_a_new_run_that_must_pass_its_own_canary(launch: Starter) -> None:
     made = Launch().plan()
     runs = []

@@ -179,6 +179,7 @@ def test_b17_the_exit_code_is_the_workloads_not_the_clean_ups(launch: Starter) -
     assert "benchmark says no" in launched.culprit()["lines"]
 
 
+@pytest.mark.real
 def test_a_stubborn_server_and_a_daemon_that_left_its_session_are_ended(launch: Starter, tmp_path: Path) -> None:
     pid_file = tmp_path / "daemon.pid"
     asked = Launch(words={"decode-0": ["--ignore-term", "--daemon", pid_file]})
@@ -188,6 +189,7 @@ def test_a_stubborn_server_and_a_daemon_that_left_its_session_are_ended(launch: 
     assert launched.event(1, "process.killed")["process"] == "decode-0"
 
 
+@pytest.mark.real
 def test_a_second_ctrl_c_cuts_the_grace_short(launch: Starter) -> None:
     launched = launch(Launch(words={"decode-0": ["--ignore-term"]}).plan(), grace_s=60)
     launched.serving()

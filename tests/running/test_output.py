@@ -60,6 +60,7 @@ def test_a_text_that_never_comes_ends_the_wait_with_its_name(tmp_path: Path) -> 
         asyncio.run(until_printed(running(log), proof("Add Prefill [HTTP:10.0.0.1:1,", 0.2)))
 
 
+@pytest.mark.real
 def test_b13_a_router_that_has_not_named_every_worker_is_not_serving(launch: Starter) -> None:
     told = ["--say", "Add a, Add b,"]
     good = Launch(words={"router": [*told]})

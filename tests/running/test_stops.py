@@ -15,6 +15,8 @@ import pytest
 from tests.running.launched import DRIVE, Agent, Launched, alive, star, until
 from tests.running.plans import Launch
 
+pytestmark = pytest.mark.real
+
 Starter = Callable[..., Launched]
 
 
