@@ -126,6 +126,7 @@ def test_a_launch_whose_table_nobody_reads_is_launched(tmp_path: Path) -> None:
     assert "already holds a run" in done.stderr
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("victim", ["prefill-1", "decode-0", "router"])
 def test_a_killed_server_ends_the_run_in_seconds_by_name_and_leaves_nothing(
     victim: str, launch: Callable[[LaunchPlan], Launched]

@@ -200,6 +200,7 @@ def test_the_outside_engine_keeps_the_contract(door: Door) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.real
 def test_the_outside_engine_runs_simulated_with_followers_and_kv_transfer(door: Door, tmp_path: Path) -> None:
     nodes = ",".join(f"127.77.1.{index}" for index in (1, 2, 3))
     words = ("--engine", "toy-disagg", "--model", "toy-model", "--decode-tp", "16", "--nodes", nodes)

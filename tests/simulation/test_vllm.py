@@ -472,6 +472,7 @@ def core_of(server: Any) -> psutil.Process:
     return core
 
 
+@pytest.mark.real
 def test_a_server_whose_engine_core_is_lost_says_so_at_once_and_ends_with_0(start: Callable[..., Any]) -> None:
     server = start(SERVER, argv("producer"), options=QUICK)
     server.wait_status(PORT, "/health")
