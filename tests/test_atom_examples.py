@@ -48,12 +48,6 @@ def test_every_run_file_is_compared_or_has_a_test_of_its_own() -> None:
     assert {path.stem for path in EXAMPLES.glob("*atom*.yaml")} == {*LIKES, *OWN}
 
 
-@pytest.mark.parametrize("name", sorted({*LIKES, *OWN}))
-@pytest.mark.parametrize("simulate", [False, True])
-def test_a_run_file_plans_without_a_remark(name: str, simulate: bool) -> None:
-    assert planned(name, simulate=simulate).warnings == ()
-
-
 @pytest.mark.parametrize("name", LIKES)
 def test_a_run_file_gives_the_processes_of_the_public_launcher(name: str) -> None:
     case_name, expected = LIKES[name]

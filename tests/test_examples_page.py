@@ -1,4 +1,4 @@
-"""examples/README.md: every run file with the features that it shows, the same features for each engine."""
+"""The run files of examples/: each plans without a remark, and stands in examples/README.md with what it shows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.example_plans import EXAMPLES
+from tests.example_plans import EXAMPLES, planned
 
 PAGE = (EXAMPLES / "README.md").read_text(encoding="utf-8")
 SECTIONS = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
@@ -46,3 +46,9 @@ def test_a_run_file_begins_with_what_it_shows_and_how_it_is_used(path: Path) -> 
     head = lines[: next(number for number, line in enumerate(lines) if not line.startswith("#"))]
     assert len(head) >= 3
     assert any(line.startswith("#   disagg-run ") and f"examples/{path.name}" in line for line in head)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.yaml")))
+@pytest.mark.parametrize("simulate", [False, True])
+def test_a_run_file_plans_without_a_remark(name: str, simulate: bool) -> None:
+    assert planned(name, simulate=simulate).warnings == ()

@@ -6,6 +6,7 @@ Job scripts export some of these variables whatever the user wants; exactly thos
 from __future__ import annotations
 
 from disagg_run.declarations import Setting
+from disagg_run.router_policies import router_policies
 
 #: The same for variables that the core reads.
 CONTRACT_UNSET = {"ROUTER_PORT": ("30000",)}
@@ -113,20 +114,7 @@ ENGINE = (
         env={"WAIT_ROUTER_TIMEOUT": None},
         minimum=1,
     ),
-    Setting(
-        name="prefill_router_policy",
-        type="str",
-        summary="policy among prefill workers",
-        env={"PREFILL_ROUTER_POLICY": None},
-        unset_values=("random",),
-    ),
-    Setting(
-        name="decode_router_policy",
-        type="str",
-        summary="policy among decode workers",
-        env={"DECODE_ROUTER_POLICY": None},
-        unset_values=("random",),
-    ),
+    *router_policies(),
     Setting(
         name="prometheus_port",
         type="int",

@@ -6,6 +6,7 @@ Job scripts export some of these variables whatever the user wants; exactly thos
 from __future__ import annotations
 
 from disagg_run.declarations import Setting
+from disagg_run.router_policies import router_policies
 
 #: What job scripts export for every engine.
 CONTRACT_UNREAD = {
@@ -69,20 +70,7 @@ ENGINE = (
         minimum=1,
     ),
     _port("prometheus_port", "port of the router's metrics (29000)"),
-    Setting(
-        name="prefill_router_policy",
-        type="str",
-        summary="policy among prefill workers",
-        env={"PREFILL_ROUTER_POLICY": None},
-        unset_values=("random",),
-    ),
-    Setting(
-        name="decode_router_policy",
-        type="str",
-        summary="policy among decode workers",
-        env={"DECODE_ROUTER_POLICY": None},
-        unset_values=("random",),
-    ),
+    *router_policies(),
     Setting(
         name="router_type",
         type="str",
