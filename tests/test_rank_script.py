@@ -190,6 +190,7 @@ def test_a_script_that_is_told_to_end_ends_its_own_groups_and_nothing_else(tmp_p
         bystander.wait()
 
 
+@pytest.mark.real
 def test_the_workload_ends_the_run_with_its_own_code(tmp_path: Path) -> None:
     for wanted in (0, 7):
         here = tmp_path / str(wanted)

@@ -73,6 +73,7 @@ def test_b89_plan_logs_and_events_are_kept_after_a_failure_and_shown(launch: Sta
     assert "exited with code 7" in status_text(status)
 
 
+@pytest.mark.real
 def test_a_killed_guardian_ends_the_launch(launch: Starter) -> None:
     launched = launch(Launch().plan())
     launched.serving()
@@ -95,6 +96,7 @@ def test_guardian_and_agent_killed_at_once_leave_nothing(launch: Starter) -> Non
     assert launched.culprit(0)["process"] == "agent"
 
 
+@pytest.mark.real
 def test_a_killed_launcher_ends_every_rank(launch: Starter) -> None:
     launched = launch(Launch().plan())
     launched.serving()
@@ -186,6 +188,7 @@ def test_a_server_that_binds_all_addresses_is_told_who_holds_its_port_on_another
     assert f"port {port} (http of decode-0) is held on {other} by pid {os.getpid()} of user" in message
 
 
+@pytest.mark.real
 def test_a_router_through_which_nothing_comes_is_no_success(launch: Starter) -> None:
     asked = Launch(words={"router": [f"http://{addresses(1)[0]}:{HTTP}"]})
     launched = launch(asked.plan(), smoke=1, canary_errors_s=0.5, settle_s=0.1)

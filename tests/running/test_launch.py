@@ -113,6 +113,7 @@ def test_environment_of_a_process_is_the_plans_and_has_no_secret_of_ours(serving
     assert not [name for name in env if "TOKEN" in name]
 
 
+@pytest.mark.real
 def test_setup_ends_and_services_are_ready_before_servers_start(launch: Starter, tmp_path: Path) -> None:
     asked = Launch()
     done = tmp_path / "done"
@@ -134,6 +135,7 @@ def test_setup_ends_and_services_are_ready_before_servers_start(launch: Starter,
     assert ends == ["route", "router", "prefill-0", "store"], "torn down in reverse order"
 
 
+@pytest.mark.real
 def test_what_is_waited_for_is_said_as_plain_lines(launch: Starter) -> None:
     asked = Launch(words={"decode-0": ["--delay", 1.5]})
     launched = launch(asked.plan(), smoke=1, progress_s=0.4)

@@ -273,6 +273,7 @@ def test_readiness_means_nothing_without_health_checks(start: Callable[..., Any]
     assert router.status(30000, "/v1/models") == 503
 
 
+@pytest.mark.real
 def test_the_router_answers_502_then_503_when_a_worker_died(start: Callable[..., Any]) -> None:
     prefill = start(SERVER, argv("kv_producer"), options=QUICK)
     decode = start(SERVER, argv("kv_consumer"), options=QUICK)
