@@ -217,3 +217,7 @@ def test_an_empty_address_is_refused_when_the_plan_is_made(
     code, _, err = ran(capsys, "plan", *ASKED[:4])
     assert code == 3
     assert err.startswith("disagg-run: error: environment variable IPADDRS: '' is neither an address nor a host name")
+
+
+def test_a_key_that_only_looks_like_a_number_is_no_rank() -> None:
+    assert facts_by_rank({"²": NodeFacts(gpus=8)}, [Node(name="n0", address="n0")]) == ({}, ("²",))

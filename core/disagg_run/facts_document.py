@@ -70,7 +70,7 @@ def facts_by_rank(
 
 
 def _rank(key: str, facts: NodeFacts, nodes: Sequence[Node]) -> int | None:
-    if key.isdigit():
+    if key.isascii() and key.isdigit():
         return int(key) if int(key) < len(nodes) or not nodes else None
     own = {address for addresses in facts.addresses.values() for address in addresses}
     for wanted in ({key}, {key.partition(".")[0], facts.hostname} - {""}, own):

@@ -180,7 +180,7 @@ def _shape(role: Role, part: Mapping[str, ConfigNode], variables: dict[str, tupl
     counted = variables.pop(f"{role.upper()}_NODES", None)
     if counted is not None:
         text, place = counted
-        if not text.isdigit() or int(text) < 1:
+        if not (text.isascii() and text.isdigit()) or int(text) < 1:
             raise place.error(f"{text!r} is no number of nodes")
         nodes = int(text)
     if nodes % workers and workers % nodes:
