@@ -1,6 +1,6 @@
 """The process that carries a change to its end, killed at one of its steps, alone or with whoever started it.
 
-python -m tests.patching.rough_carrier STEP alone|both ROOT...
+python -m tests.patching.rough_carrier STEP alone|both IN OUT ROOT...
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tests.patching.killing import die_at
 MARK = "killed"
 
 if __name__ == "__main__":
-    step, whom, roots = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    step, whom, words = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     make, starter = os.mkdir, os.getppid()
 
     def last() -> None:
-        make(os.path.join(roots[0], MARK))
+        make(os.path.join(words[2], MARK))
         if whom == "both":
             os.kill(starter, signal.SIGKILL)
 
-    sys.argv = ["carrying", *roots]
+    sys.argv = ["carrying", *words]
     die_at(step, last)
     carrying.main()

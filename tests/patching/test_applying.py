@@ -406,3 +406,28 @@ def test_patches_are_records_that_a_manifest_brings_back(root: Path) -> None:
     for patch in ALL:
         assert isinstance(kept[patch.id], Patch)
         assert kept[patch.id].edits == patch.edits
+
+
+def test_start_up_code_that_prints_does_not_keep_a_change_from_being_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = tmp_path / "hook"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text("print('loaded')\n")
+    monkeypatch.setenv("PYTHONPATH", str(hook))
+    root = install(tmp_path / "site")
+    before = sources(root)
+    apply_patches(ALL, target=root)
+    assert sources(root) != before
+    revert_patches([root])
+    assert sources(root) == before
+
+
+def test_without_a_second_process_a_change_is_made_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("disagg_run.patching.carrying.COMMAND", ("/no/such/python",))
+    root = install(tmp_path / "site")
+    before = sources(root)
+    apply_patches(ALL, target=root)
+    assert sources(root) != before

@@ -32,6 +32,7 @@ def drive(*words: object) -> Any:
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},  # its own children stand elsewhere
         timeout=100,
         check=False,
     )

@@ -127,8 +127,8 @@ def _as_imported(python: str, tops: Iterable[str], distributions: Iterable[str])
         ) from None
     except subprocess.TimeoutExpired:
         raise PatchError(f"the interpreter {python!r} gave no answer in {ASK_TIMEOUT_S:.0f} s") from None
-    answer = done.stdout.rpartition("disagg-run-answer ")[2]
-    if done.returncode or not answer:
+    _, mark, answer = done.stdout.rpartition("disagg-run-answer ")
+    if done.returncode or not mark:
         last = (done.stderr.strip() or "no message").splitlines()[-1]
         raise PatchError(
             f"{python!r} cannot say where its packages lie: {last}", remedy="name a Python 3 with --python"
