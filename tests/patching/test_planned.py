@@ -15,8 +15,10 @@ import pytest
 from disagg_run import Extension, LaunchPlan, LaunchSpec, Patch, RankContext, hookimpl, plan
 from disagg_run.errors import PatchError, SpecError
 from disagg_run.patching import PatchesRefused, apply_patches, ledgers, revert_patches
+from disagg_run.patching.manifest import MANIFEST, Manifest, read_manifest
 from disagg_run.planning.document import Group, PlannedProcess
 from disagg_run.render import render_table
+from disagg_run.running import carried_patches
 from tests.patching.toy import ALL, FINISH, SERVER, WAIT, by_state, edited, install
 from tests.planning.toy import toy_host
 from tests.running.launched import Launched
@@ -147,6 +149,55 @@ def launch_of(tmp_path: Path, root: Path, patches: Iterable[Patch]) -> tuple[Lau
     launch = running_plan([(addresses(1)[0], [server])], simulated=False)
     group = Group(processes=[server], patches=patches)
     return attrs.evolve(launch, ranks=[attrs.evolve(launch.ranks[0], groups=[group])]), mark
+
+
+def test_a_run_warns_of_patches_from_before_that_its_plan_does_not_name(tmp_path: Path) -> None:
+    root = install(tmp_path / "site")
+    apply_patches([FINISH, WAIT], target=root)
+    launch, mark = launch_of(tmp_path, root, planned("toy-wait").ranks[0].groups[0].patches)
+    launched = Launched(launch, tmp_path / "launch")
+    launched.process.wait(30)
+    assert mark.exists()
+    (event,) = [event for event in launched.events(0) if event["event"] == "preflight.warning"]
+    assert event["what"].startswith(f"{root} carries source patches that the plan does not name: 'toy-finish';")
+    assert f"disagg-run patches revert --python {tmp_path}/bin/python3" in event["what"]
+
+
+def test_b71_a_plan_that_forbids_patches_does_not_run_on_an_engine_that_carries_one(tmp_path: Path) -> None:
+    """Fault B71: policy no-patches, and an installation that an earlier run has patched."""
+    root = install(tmp_path / "site")
+    apply_patches([WAIT], target=root)
+    planned_group = planned(forbid_patches=True).ranks[0].groups[0]
+    assert planned_group.forbid_patches
+    launch, mark = launch_of(tmp_path, root, planned_group.patches)
+    (group,) = launch.ranks[0].groups
+    group = attrs.evolve(group, forbid_patches=True)
+    launch = attrs.evolve(launch, ranks=[attrs.evolve(launch.ranks[0], groups=[group])])
+    assert LaunchPlan.from_json(launch.to_json()).ranks[0].groups[0].forbid_patches
+    launched = Launched(launch, tmp_path / "launch")
+    assert launched.end() == PatchError.exit_code
+    assert f"the plan forbids source patches, and {root} carries 'toy-wait'" in launched.text()
+    assert not mark.exists()
+
+
+def test_a_change_that_was_not_finished_stops_a_run_that_would_not_finish_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = install(tmp_path / "site")
+    apply_patches([WAIT], target=root)
+    # As a kill of all that was at work leaves it, between the first and the last rename.
+    (root / MANIFEST).write_text(Manifest(pending=read_manifest(root)).to_json())
+    monkeypatch.setattr(carried_patches, "PATIENCE_S", 0.1)
+    launch, _ = launch_of(tmp_path, root, ())
+    (group,) = launch.ranks[0].groups
+    python = str(tmp_path / "bin/python3")
+    warnings: list[str] = []
+    with pytest.raises(PatchError, match="a change was begun and not finished") as refusal:
+        carried_patches.check_carried(group, python, warnings.append)
+    assert f"disagg-run patches revert --python {python}" in str(refusal.value)
+    # Its own patches finish it.
+    carried_patches.check_carried(attrs.evolve(group, patches=[WAIT]), python, warnings.append)
+    assert warnings == []
 
 
 def test_a_required_patch_that_does_not_match_stops_the_run_before_any_process(tmp_path: Path) -> None:

@@ -175,12 +175,13 @@ def _wanted(names: tuple[str, ...], plan_file: str | None) -> tuple[Patch, ...]:
 
 
 def _roots(target: str | None, python: str | None) -> list[Path]:
-    from disagg_run.patching import find_site
+    from disagg_run.patching import find_site, patched_roots
 
     if target is not None:
         # A directory is its own root, also where no plugin of ours knows what was patched in it.
         return list(find_site((), target=target).roots.values()) or [Path(target).resolve()]
-    return list(find_site([patch for _, patch in _offered()], python=python).roots.values())
+    site = find_site([patch for _, patch in _offered()], python=python)
+    return [*site.roots.values(), *patched_roots(site)]
 
 
 def _report(states: Sequence[PatchState], form: str) -> None:

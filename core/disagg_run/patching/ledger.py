@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import attrs
 
 from disagg_run.errors import PatchError
+from disagg_run.patching.locating import Site, locate_site
 from disagg_run.patching.manifest import MANIFEST, Applied, Manifest, read_manifest, sha256
 from disagg_run.patching.ordering import files_of
 from disagg_run.patching.states import FileChange, PatchState
@@ -23,6 +25,22 @@ class Ledger:
     patches: tuple[PatchState, ...] = attrs.field(converter=as_tuple)
     #: What is wrong, in one clause: a change that was not finished, a file that is not as it was left; "" = nothing.
     problem: str = ""
+    #: Whether a change was begun and not finished.
+    unfinished: bool = False
+
+
+def engine_ledgers(python: str | None) -> tuple[Ledger, ...]:
+    """The ledgers of all that an interpreter imports, whoever patched what; None = the first ``python3`` of PATH.
+
+    Raises PatchError where there is no such interpreter.
+    """
+    found = map(read_ledger, patched_roots(locate_site((), (), python=python)))
+    return tuple(each for each in found if each.patches or each.problem)
+
+
+def patched_roots(site: Site) -> tuple[Path, ...]:
+    """The import roots of a site that have a manifest."""
+    return tuple(root for root in site.searched if os.path.isfile(root / MANIFEST))
 
 
 def read_ledger(root: Path) -> Ledger:
@@ -51,7 +69,7 @@ def read_ledger(root: Path) -> Ledger:
         )
         for each in manifest.applied
     ]
-    return Ledger(root=str(root), patches=states, problem=problem)
+    return Ledger(root=str(root), patches=states, problem=problem, unfinished=manifest.pending is not None)
 
 
 def ledger_line(root: Path, name: str, manifest: Manifest, applied: Applied) -> FileChange:

@@ -15,7 +15,7 @@ from pathlib import Path
 import attrs
 
 from disagg_run.errors import PatchError
-from disagg_run.spec.model import frozen_map
+from disagg_run.spec.model import as_tuple, frozen_map
 
 #: Seconds that an interpreter gets to say where its packages lie.
 ASK_TIMEOUT_S = 60.0
@@ -43,7 +43,7 @@ for name in asked["distributions"]:
         versions[name] = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         pass
-print("\ndisagg-run-answer " + json.dumps({"roots": roots, "versions": versions}))
+print("\ndisagg-run-answer " + json.dumps({"roots": roots, "versions": versions, "path": sys.path}))
 """
 
 
@@ -57,6 +57,8 @@ class Site:
     roots: Mapping[str, Path] = attrs.field(converter=frozen_map)
     #: Version of each distribution that was found, by the name that was asked for.
     versions: Mapping[str, str] = attrs.field(converter=frozen_map)
+    #: Where packages are looked for, in order.
+    searched: tuple[Path, ...] = attrs.field(converter=as_tuple)
 
     def path(self, file: str) -> Path | None:
         """Where a file, given relative to the import root, lies; None = its package is not installed."""
@@ -106,7 +108,7 @@ def _in_directory(target: Path, tops: Iterable[str], distributions: Iterable[str
         if name is not None:
             versions.setdefault(name, each.version)
     roots = {top: target for top in tops if (target / top).is_dir() or (target / f"{top}.py").is_file()}
-    return Site(name=f"directory {target}", roots=roots, versions=versions)
+    return Site(name=f"directory {target}", roots=roots, versions=versions, searched=[target])
 
 
 def _as_imported(python: str, tops: Iterable[str], distributions: Iterable[str]) -> Site:
@@ -135,7 +137,8 @@ def _as_imported(python: str, tops: Iterable[str], distributions: Iterable[str])
         )
     found = json.loads(answer)
     roots = {top: Path(where).resolve() for top, where in found["roots"].items() if where}
-    return Site(name=f"interpreter {python}", roots=roots, versions=found["versions"])
+    searched = dict.fromkeys(Path(where).resolve() for where in found["path"])
+    return Site(name=f"interpreter {python}", roots=roots, versions=found["versions"], searched=searched)
 
 
 def _normal(name: str) -> str:

@@ -186,6 +186,7 @@ def _groups(rank: RankDraft, selection: Selection, waits: _Waits, patches: tuple
         group = Group(
             container=container,
             patches=patches if own else (),
+            forbid_patches=own and ctx.spec.forbid_patches,
             preflight=preflight if own else (),
             processes=tuple(waits.of(draft, ctx.rank, ctx.node.address) for draft in processes),
         )

@@ -129,6 +129,8 @@ class Group:
 
     container: PlannedContainer | None = None
     patches: tuple[Patch, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Fail where the installed engine carries source patches.
+    forbid_patches: bool = attrs.field(default=False, metadata=_OMIT)
     preflight: tuple[Preflight, ...] = attrs.field(default=(), converter=as_tuple)
     processes: tuple[PlannedProcess, ...] = attrs.field(converter=as_tuple)
 

@@ -47,10 +47,15 @@ def _prepare(share: Share, note: Note, warn: Note) -> None:
     if share.simulated:
         return  # stand-ins are not the engine that the patches are for
     for group in share.rank.groups:
+        python = engine_python(group)
+        if python is not None or group.patches or group.forbid_patches:
+            from disagg_run.running.carried_patches import check_carried
+
+            check_carried(group, python, warn=lambda text: warn("preflight.warning", what=text))
         if group.patches:
             from disagg_run.patching import apply_patches
 
-            for state in apply_patches(group.patches, python=engine_python(group)):
+            for state in apply_patches(group.patches, python=python):
                 data = to_data(state)
                 note("patch.state", patch=data.pop("id"), **data)
 
