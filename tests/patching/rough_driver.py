@@ -1,6 +1,7 @@
 """Patches applied roughly, in a process of its own: many at once, killed at every step, without room on the disk.
 
     python -m tests.patching.rough_driver kill DIR apply|revert command|carrier|both STRIDE
+    python -m tests.patching.rough_driver two DIR command|group STRIDE
     python -m tests.patching.rough_driver race DIR COUNT
     python -m tests.patching.rough_driver full DIR LIMIT
     unshare --mount python -m tests.patching.rough_driver filled DIR PAGES
@@ -18,6 +19,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import traceback
@@ -32,7 +34,7 @@ from disagg_run.patching.locking import locked
 from disagg_run.patching.manifest import LOCK
 from tests.patching.killing import die_at
 from tests.patching.rough_carrier import MARK
-from tests.patching.toy import ALL, by_state, digests, install, sources
+from tests.patching.toy import ALL, FINISH, SERVER, WAIT, by_state, digests, edited, install, sources
 
 
 def in_child(work: Callable[[], Any]) -> tuple[Any, int]:
@@ -101,6 +103,43 @@ def kill(directory: Path, doing: str, whom: str, stride: str) -> list[dict[str, 
         killed["reverted"] = digests(root)
         results.append(killed)
         shutil.rmtree(root)
+    raise SystemExit("it never came to an end")
+
+
+def two(directory: Path, whom: str, stride: str) -> list[dict[str, Any]]:
+    """Kill an apply over two import roots at a step, alone or with SIGTERM for its whole process group; apply again."""
+    patches = [WAIT, edited(FINISH, id="tox-finish", package=["tox"], versions="", file="tox/server.py", sets=[])]
+    results: list[dict[str, Any]] = []
+    for step in range(1, 500, int(stride)):
+        roots = [install(directory / f"{step}" / name) for name in ("toy", "tox")]
+        (roots[1] / "toy").rename(roots[1] / "tox")
+        python = directory / f"{step}" / "python3"
+        python.write_text(f'#!/bin/sh\nPYTHONPATH={roots[0]}:{roots[1]} exec {sys.executable} "$@"\n')
+        python.chmod(0o755)
+
+        def work(step: int = step, python: Path = python) -> dict[str, str]:
+            os.setpgid(0, 0)
+            group = partial(os.killpg, 0, signal.SIGTERM)
+            die_at(step, group if whom == "group" else lambda: None)
+            return by_state(apply_patches(patches, python=str(python)))
+
+        def patched(roots: list[Path] = roots) -> list[bool]:
+            return [(root / root.name / "server.py").read_text() != SERVER for root in roots]
+
+        _, ended_by = in_child(work)
+        for root in roots:
+            with locked(root / LOCK, 20):
+                pass
+        result: dict[str, Any] = {"signal": ended_by, "killed": patched()}
+        result["problems"] = [each.problem for each in ledgers(roots)]
+        if not ended_by:
+            return results
+        apply_patches(patches, python=str(python))
+        result["applied"] = patched()
+        revert_patches(roots)
+        result["reverted"] = patched()
+        result["left"] = [path.name for root in roots for path in root.rglob("*disagg-run*")]
+        results.append(result)
     raise SystemExit("it never came to an end")
 
 
@@ -221,7 +260,7 @@ def attempt(root: Path) -> str:
 
 if __name__ == "__main__":
     what, where, *rest = sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]
-    if what == "kill":
-        print(json.dumps(kill(where, *rest)))
+    if what in ("kill", "two"):
+        print(json.dumps({"kill": kill, "two": two}[what](where, *rest)))  # type: ignore[operator]
     else:
         print(json.dumps({"race": race, "full": full, "filled": filled}[what](where, int(rest[0]))))

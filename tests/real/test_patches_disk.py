@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from disagg_run.patching import apply_patches
-from tests.patching.test_rough import DOING, WHOM, check_killed
+from tests.patching.test_rough import DOING, WHOM, check_killed, drive
 from tests.patching.toy import ALL, install, sources
 
 pytestmark = pytest.mark.real
@@ -58,3 +59,17 @@ def test_killed_at_each_step_the_tree_is_whole_old_or_new(tmp_path: Path, doing:
     halfway = check_killed(tmp_path, doing, whom, stride=1)
     # With both killed at once it does stop between two renames: without the one or the other it would not go on.
     assert bool(halfway) == (whom == "both")
+
+
+@pytest.mark.parametrize(("whom", "ended_by"), [("command", signal.SIGKILL), ("group", signal.SIGTERM)])
+def test_two_import_roots_are_both_old_or_both_new_whichever_step_a_kill_comes_at(
+    tmp_path: Path, whom: str, ended_by: signal.Signals
+) -> None:
+    results = drive("two", tmp_path, whom, 4)
+    assert {tuple(result["killed"]) for result in results} == {(False, False), (True, True)}
+    for result in results:
+        assert result["signal"] == ended_by
+        assert not any(result["problems"])
+        assert result["applied"] == [True, True]
+        assert result["reverted"] == [False, False]
+        assert result["left"] == []
