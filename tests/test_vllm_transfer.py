@@ -1,8 +1,7 @@
-"""The vLLM connectors: what MoRI-IO and NIXL are told, on which ports, over which devices."""
+"""MoRI-IO between vLLM servers: what it is told by release, the router that servers come to, ports and sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -12,7 +11,6 @@ from disagg_run import (
     ArgText,
     LaunchPlan,
     LaunchSpec,
-    Nic,
     NodeFacts,
     ParityError,
     PortError,
@@ -24,7 +22,7 @@ from disagg_run import (
 )
 from disagg_run.spec.reading import read_spec
 from disagg_vllm import connector_moriio, connector_nixl
-from tests.vllm_plans import HOST, contract, nic, planned, source, transfer, value, warnings
+from tests.vllm_plans import HOST, KIMI, M3, M25, contract, nic, planned, source, transfer, value, warnings
 
 EXTRA = "kv_connector_extra_config"
 READ_MODE = "VLLM_MORIIO_CONNECTOR_READ_MODE"
@@ -251,9 +249,6 @@ def test_a_worker_over_nodes_is_planned_with_a_warning_of_what_moriio_cannot_rea
     assert warnings(planned(nodes=4, connector="vllm-nixl", prefill=RoleSpec(tp=16), decode=RoleSpec(tp=16))) == []
 
 
-KIMI, M25, M3 = "Kimi-K2.5-MXFP4", "MiniMax-M2.5", "MiniMax-M3-MXFP4"
-
-
 @pytest.mark.parametrize(
     ("model", "version", "prefill", "decode", "problem"),
     [
@@ -283,173 +278,6 @@ def test_b61_unequal_sizes_are_refused_where_moriio_cannot_move_kv(
     with pytest.raises(ParityError, match=said):
         planned(model, **fields)
     assert planned(model, waive=["attention-tp"], **fields)
-
-
-@pytest.mark.parametrize(
-    ("model", "prefill", "decode", "problem"),
-    [
-        (KIMI, 8, 2, ""),
-        (M25, 4, 8, ""),
-        (M25, 8, 4, ""),
-        (M25, 16, 8, "holds copies of the model's 8 KV heads"),
-        (M3, 4, 8, ""),
-        (M3, 8, 4, "it is not known"),
-        (M25, 6, 8, "multiple"),
-    ],
-)
-def test_b61_unequal_sizes_are_refused_where_nixl_cannot_move_kv(
-    model: str, prefill: int, decode: int, problem: str
-) -> None:
-    fields: dict[str, Any] = {
-        "connector": "vllm-nixl",
-        "gpus_per_node": 48,  # that all of the sizes divide
-        "prefill": RoleSpec(tp=prefill),
-        "decode": RoleSpec(tp=decode),
-    }
-    if not problem:
-        assert planned(model, **fields)
-        return
-    with pytest.raises(ParityError, match=problem):
-        planned(model, **fields)
-    assert planned(model, waive=["attention-tp"], **fields)
-
-
-# --- NIXL --------------------------------------------------------------------------------------------------------
-
-
-def test_nixl_s_router_is_told_every_head_and_looks_at_once() -> None:
-    launch = planned(nodes=4, connector="vllm-nixl", prefill=RoleSpec(workers=2), decode=RoleSpec(workers=2))
-    argv = launch.process("router").argv
-    urls = [(word, argv[index + 1]) for index, word in enumerate(argv) if word in ("--prefill", "--decode")]
-    assert urls == [
-        ("--prefill", "http://10.0.0.1:2584"),
-        ("--prefill", "http://10.0.0.2:2584"),
-        ("--decode", "http://10.0.0.3:2584"),
-        ("--decode", "http://10.0.0.4:2584"),
-    ]
-    assert value(launch.process("router"), "--kv-connector") == "nixl"
-    assert value(launch.process("router"), "--worker-startup-check-interval") == "1"
-    assert "discovery" not in launch.process("router").ports
-    assert launch.warnings == ()
-
-
-@pytest.mark.parametrize("connector", ["vllm-moriio", "vllm-nixl"])
-def test_b19_the_side_channel_s_host_is_every_server_s_own_address(connector: str) -> None:
-    launch = planned(nodes=3, connector=connector, prefill=RoleSpec(workers=2))
-    found = {name: launch.process(name).env["VLLM_NIXL_SIDE_CHANNEL_HOST"] for name in launch.process_names()[:1]}
-    found |= {name: launch.process(name).env["VLLM_NIXL_SIDE_CHANNEL_HOST"] for name in ("prefill-1", "decode-0")}
-    assert found == {"prefill-0": "10.0.0.1", "prefill-1": "10.0.0.2", "decode-0": "10.0.0.3"}
-    assert source(launch, "decode-0", "env/VLLM_NIXL_SIDE_CHANNEL_HOST").endswith("the node's address")
-
-
-def test_each_data_parallel_rank_has_a_side_channel() -> None:
-    launch = planned(nodes=1, connector="vllm-nixl", prefill=RoleSpec(tp=4, dp_attention=True), decode=RoleSpec(tp=4))
-    prefill, decode = launch.process("prefill-0"), launch.process("decode-0")
-    assert prefill.port_counts["side_channel"] == 4
-    assert decode.ports["side_channel"] >= prefill.ports["side_channel"] + 4
-    for process in (prefill, decode):
-        assert process.env["VLLM_NIXL_SIDE_CHANNEL_PORT"] == str(process.ports["side_channel"])
-
-
-def test_only_nodes_with_a_scheduler_open_a_side_channel() -> None:
-    launch = planned(nodes=3, connector="vllm-nixl", decode=RoleSpec(tp=16))
-    assert "side_channel" in launch.process("decode-0").ports
-    assert "side_channel" not in launch.process("decode-0.1").ports
-    fixed = planned(connector="vllm-nixl", settings={"side_channel_port": 5700})
-    assert fixed.process("decode-0").env["VLLM_NIXL_SIDE_CHANNEL_PORT"] == "5700"
-
-
-# --- devices, GIDs, routes ---------------------------------------------------------------------------------------
-
-
-def test_r27_a_node_without_an_rdma_device_is_refused_and_nothing_empty_is_written() -> None:
-    facts = {0: NodeFacts(), 1: NodeFacts(nics=[nic("rdma0", state="DOWN")])}
-    with pytest.raises(SpecError, match=r"rank 0 \(10\.0\.0\.1\) has no RDMA device that is up.*--ib-devices"):
-        planned(facts=facts)
-    with pytest.raises(SpecError, match=r"rank 1.*rdma0 is DOWN"):
-        planned(facts={1: facts[1]})
-    variables = ("NCCL_IB_HCA", "UCX_NET_DEVICES")
-    for launch in (planned(facts=facts, waive=["ib-devices"]), planned(facts=facts, simulate=True), planned()):
-        assert not [name for name in variables if name in launch.process("decode-0").env]
-    # UCX goes over TCP where there is no device.
-    assert planned(facts=facts, connector="vllm-nixl")
-
-
-def rdma_facts(address: str, device: str = "benic1p1") -> Mapping[int, NodeFacts]:
-    return {0: NodeFacts(nics=[Nic(name="rdma0", state="ACTIVE", netdev=device, addresses=["fe80::1", address])])}
-
-
-def routes(launch: LaunchPlan) -> list[tuple[str, ...]]:
-    return [process.argv for process in launch.ranks[0].processes() if process.kind == "setup"]
-
-
-@pytest.mark.parametrize(("address", "peer"), [("192.168.1.10", "192.168.1.11"), ("192.168.1.11", "192.168.1.10")])
-@pytest.mark.parametrize("connector", ["vllm-moriio", "vllm-nixl"])
-def test_r23_the_peer_of_a_link_of_two_addresses_is_the_other_one(address: str, peer: str, connector: str) -> None:
-    launch = planned(facts=rdma_facts(address), connector=connector)
-    assert routes(launch) == [("ip", "route", "replace", "192.168.1.0/24", "via", peer, "dev", "benic1p1")]
-    assert launch.process("prefill-0").env["VLLM_NIXL_SIDE_CHANNEL_HOST"] == address
-    assert [(edge.process, edge.until) for edge in launch.process("prefill-0").after] == [("rdma-route", "ready")]
-    assert not launch.process("decode-0").after
-
-
-@pytest.mark.parametrize(
-    ("facts", "fields"),
-    [
-        (rdma_facts("10.1.0.10"), {}),
-        (rdma_facts("192.168.1.10", device=""), {}),
-        (rdma_facts("192.168.1.10"), {"settings": {"rdma_route": False}}),
-        (rdma_facts("192.168.1.10"), {"simulate": True}),
-        (None, {}),
-    ],
-)
-def test_no_route_is_made_where_none_is_needed(facts: Mapping[int, NodeFacts] | None, fields: dict[str, Any]) -> None:
-    assert routes(planned(facts=facts, **fields)) == []
-
-
-def test_the_route_may_be_made_from_inside_a_container() -> None:
-    launch = planned(facts=rdma_facts("192.168.1.10"), image="vllm:x")
-    capabilities = [
-        group.container.needs.capabilities for rank in launch.ranks for group in rank.groups if group.container
-    ]
-    assert capabilities[0] == ("NET_ADMIN",)
-    assert "NET_ADMIN" not in capabilities[-1]
-
-
-def test_b26_the_data_address_is_that_of_the_first_device_and_the_control_address_the_node_s() -> None:
-    facts = {1: NodeFacts(nics=[nic("rdma0", "fd00::1"), nic("rdma1", "172.16.0.1")])}
-    launch = planned(facts=facts, ib_devices=["rdma1", "rdma0"])
-    decode = launch.process("decode-0")
-    assert decode.env["VLLM_NIXL_SIDE_CHANNEL_HOST"] == "172.16.0.1"
-    assert decode.env["VLLM_HOST_IP"] == "10.0.0.2"
-    assert source(launch, "decode-0", "env/VLLM_NIXL_SIDE_CHANNEL_HOST").endswith("net_rdma1 behind rdma1")
-    assert decode.env["UCX_NET_DEVICES"] == "rdma1:1"
-
-
-FE80, FD00 = "fe80::1", "fd00::1"
-
-
-@pytest.mark.parametrize(
-    ("nics", "index"),
-    [
-        ([nic("a")], "1"),
-        ([nic("a", gids={0: FE80, 1: FD00})], "1"),
-        ([nic("a", gids={0: FE80, 1: FE80, 3: "::ffff:10.0.0.1"})], "3"),
-        ([nic("a", gids={0: FE80, 1: FE80, 2: FD00}), nic("b", gids={0: FE80, 1: FD00, 2: FD00})], "2"),
-        ([nic("a", gids={0: FE80, 2: FD00}), nic("b", gids={0: FE80})], "1"),
-        ([nic("a", gids={0: FE80, 1: "::", 2: "no gid", 3: FD00})], "3"),
-    ],
-)
-def test_b23_the_gid_is_routable_on_every_device(nics: list[Nic], index: str) -> None:
-    launch = planned(facts={0: NodeFacts(nics=nics)})
-    assert launch.process("prefill-0").env["UCX_IB_GID_INDEX"] == index
-
-
-def test_nixl_may_use_the_rdma_device_that_it_is_given() -> None:
-    facts = {1: NodeFacts(nics=[nic("rdma0")])}
-    env = planned(facts=facts, connector="vllm-nixl").process("decode-0").env
-    assert env["UCX_NET_DEVICES"] == "rdma0:1"
-    assert "rc" in env["UCX_TLS"].split(",")
 
 
 def test_the_connectors_say_nothing_of_each_other() -> None:

@@ -21,7 +21,7 @@ from tests.plan_values import source as source
 from tests.plan_values import value as value
 
 HOST = build_host()
-KIMI = "Kimi-K2.5-MXFP4"
+KIMI, M25, M3 = "Kimi-K2.5-MXFP4", "MiniMax-M2.5", "MiniMax-M3-MXFP4"
 CONTRACT = {
     "ENGINE": "vllm-disagg",
     "MODEL_NAME": KIMI,
