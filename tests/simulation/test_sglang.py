@@ -1,33 +1,21 @@
-"""SGLang's stand-in: versions, ports, nodes of one worker, and prefill and decode joined by rooms."""
+"""SGLang's stand-in: versions, ports, and prefill and decode joined by rooms."""
 
 from __future__ import annotations
 
 import json
 import socket
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from disagg_run.simulation import text
 from disagg_sglang import simulation
+from tests.simulation.looking import count, exit_code, listens
+from tests.simulation.sglang_argv import MODEL, PORT, QUICK, SERVER, argv, body, through
 
-MODEL = "/models/DeepSeek-R1-0528"
-SERVER = "disagg_sglang.simulation"
-PORT = 8000
-QUICK = ("--load-s", "0", "--ttft-s", "0", "--tpot-s", "0", "--peer-timeout-s", "5")
 DATA = Path(__file__).with_name("data")
-
-
-def argv(mode: str, *more: str, tp: int = 8) -> list[str]:
-    return [
-        *("python3", "-m", "sglang.launch_server", "--model-path", MODEL, "--disaggregation-mode", mode),
-        *("--host", "0.0.0.0", "--port", str(PORT), "--trust-remote-code", "--tp-size", str(tp)),
-        *("--kv-cache-dtype", "fp8_e4m3", "--disaggregation-transfer-backend", "mori", *more),
-    ]
 
 
 @pytest.fixture
@@ -58,34 +46,17 @@ def usual(start_shared: Callable[..., Any]) -> tuple[Any, Any]:
     return servers[0], servers[1]
 
 
-def through(prefill: Any, decode: Any, body: dict[str, Any], path: str = "/v1/completions") -> list[httpx.Response]:
-    """The same body to both at once, as the router sends it."""
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(lambda server: server.post(PORT, path, body), (prefill, decode)))
-
-
-def transfers(decode: Any) -> int:
-    """How many requests a decode server has taken over from a prefill server."""
-    counts = dict(line.split() for line in decode.get(PORT, "/metrics").text.splitlines())
-    return int(counts.get("standin_kv_transfers_total", 0))
-
-
-def body(prefill: Any, room: int, **more: Any) -> dict[str, Any]:
-    place = {"bootstrap_host": prefill.address, "bootstrap_port": 8998, "bootstrap_room": room}
-    return {"model": MODEL, "prompt": "hello there", "max_tokens": 5, **place, **more}
-
-
 def lines(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (DATA / name).read_text().splitlines()]
 
 
 def test_prefill_and_decode_are_joined_by_their_room(usual: tuple[Any, Any]) -> None:
     prefill, decode = usual
-    before = transfers(decode)
+    before = count(decode, PORT, "kv_transfers")
     answers = through(prefill, decode, body(prefill, 2439820152725469279))
     assert [answer.status_code for answer in answers] == [200, 200]
     assert answers[1].json()["choices"][0]["text"] == text.answer("hello there", 5)
-    assert transfers(decode) == before + 1
+    assert count(decode, PORT, "kv_transfers") == before + 1
 
 
 def test_without_a_port_in_the_request_decode_takes_its_own(pair: Callable[..., tuple[Any, Any]]) -> None:
@@ -164,14 +135,6 @@ def test_prefill_gives_up_when_decode_never_comes(start: Callable[..., Any]) -> 
     assert (answer.status_code, "nobody fetched the KV" in answer.text) == (500, True)
 
 
-def exit_code(words: list[str]) -> int:
-    """The exit code of a stand-in that ends before it starts anything."""
-    try:
-        return simulation.main(words)
-    except SystemExit as ended:
-        return int(ended.code or 0)
-
-
 @pytest.mark.parametrize(
     ("version", "words", "message"),
     [
@@ -186,7 +149,7 @@ def test_flags_are_those_of_the_version(
     version: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--catalogue-version", version] if version else []
-    assert exit_code([*options, "--", *argv("prefill", *words)]) == 2
+    assert exit_code(simulation.main, [*options, "--", *argv("prefill", *words)]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -203,7 +166,7 @@ def test_flags_are_those_of_the_version(
 def test_sizes_are_checked_as_the_engine_does(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert exit_code(["--", *argv("prefill", *words)]) == 1
+    assert exit_code(simulation.main, ["--", *argv("prefill", *words)]) == 1
     assert message in capsys.readouterr().err
 
 
@@ -230,12 +193,6 @@ def test_information_tells_the_arguments(start: Callable[..., Any]) -> None:
 
 
 # --- ports -------------------------------------------------------------------------------------------------------
-
-
-def listens(address: str, port: int) -> bool:
-    with socket.socket() as client:
-        client.settimeout(2)
-        return client.connect_ex((address, port)) == 0
 
 
 @pytest.mark.parametrize(("version", "last"), [("0.5.12", 238), ("0.5.23", 239)])
@@ -271,83 +228,3 @@ def test_a_taken_port_ends_it(taken: int, start: Callable[..., Any], next_addres
         )
         assert server.wait_exit() == 1
     assert f"error while attempting to bind on address ('{address}', {taken}): address already in use" in server.log
-
-
-# --- a worker over two nodes -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def worker(start: Callable[..., Any], next_address: Callable[[], str]) -> Callable[..., tuple[Any, Any]]:
-    """Head and follower of one worker; the follower starts first."""
-
-    def _worker(mode: str, follower_more: tuple[str, ...] = (), options: tuple[str, ...] = QUICK) -> tuple[Any, Any]:
-        head = next_address()
-        words = [*argv(mode, tp=16), "--dist-init-addr", f"{head}:20000", "--nnodes", "2", "--node-rank"]
-        follower = start(SERVER, [*words, "1", *follower_more], options=options)
-        return start(SERVER, [*words, "0"], options=options, address=head), follower
-
-    return _worker
-
-
-def test_a_follower_answers_health_and_nothing_else(worker: Callable[..., tuple[Any, Any]]) -> None:
-    head, follower = worker("decode")
-    head.wait_status(PORT, "/health")
-    for path in ("/health", "/health_generate", "/ping"):
-        follower.wait_status(PORT, path)
-    assert follower.status(PORT, "/v1/models") == 404
-
-
-def test_a_head_waits_for_its_follower(start: Callable[..., Any], next_address: Any) -> None:
-    head = next_address()
-    words = [*argv("decode", tp=16), "--dist-init-addr", f"{head}:20000", "--nnodes", "2", "--node-rank", "0"]
-    server = start(SERVER, words, options=[*QUICK, "--join-timeout-s", "0.5"], address=head)
-    assert server.wait_exit() == 1
-    assert "nodes [1] did not join within 0.5 s" in server.log
-
-
-def test_nodes_with_different_sizes_do_not_join(worker: Callable[..., tuple[Any, Any]]) -> None:
-    head, follower = worker("decode", ("--tp-size", "8"))
-    assert (head.wait_exit(), follower.wait_exit()) == (1, 1)
-    assert "node 1 cannot join" in head.log
-    assert "refuses this node" in follower.log
-
-
-def test_a_worker_hangs_when_its_follower_dies(worker: Callable[..., tuple[Any, Any]]) -> None:
-    head, follower = worker("decode")
-    head.wait_status(PORT, "/health")
-    follower.end()
-    head.wait_log("node 1 is gone; collectives hang")
-    with pytest.raises(httpx.ReadTimeout):
-        head.get(PORT, "/health", timeout=0.3)
-
-
-def test_a_follower_survives_its_head(worker: Callable[..., tuple[Any, Any]]) -> None:
-    head, follower = worker("decode")
-    follower.wait_status(PORT, "/health")
-    head.end()
-    follower.wait_log("connection to the head at")
-    follower.wait_status(PORT, "/health")
-
-
-def test_a_prefill_worker_over_two_nodes_serves_decode(
-    worker: Callable[..., tuple[Any, Any]], start: Callable[..., Any]
-) -> None:
-    head, _ = worker("prefill")
-    decode = start(SERVER, argv("decode"), options=QUICK)
-    head.wait_status(PORT, "/health")
-    decode.wait_status(PORT, "/health")
-    assert [answer.status_code for answer in through(head, decode, body(head, 1))] == [200, 200]
-
-
-def test_a_prefill_node_with_a_bootstrap_port_of_its_own_is_left_out(
-    worker: Callable[..., tuple[Any, Any]], start: Callable[..., Any]
-) -> None:
-    """Fault B06: it starts cleanly, and decode fails later on a rank that nobody knows."""
-    head, follower = worker("prefill", ("--disaggregation-bootstrap-port", "8999"), (*QUICK, "--peer-timeout-s", "0.3"))
-    decode = start(SERVER, argv("decode"), options=QUICK)
-    head.wait_status(PORT, "/health")
-    decode.wait_status(PORT, "/health")
-    answer = through(head, decode, body(head, 1))[1]
-    assert answer.status_code == 500
-    assert "nodes [1] of the prefill worker are not registered" in answer.json()["error"]["message"]
-    assert f"cannot register at the bootstrap server http://{head.address}:8999/route" in follower.log
