@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from disagg_run.declarations import Engine, Extension, ModelRow
+from disagg_run.declarations import Extension
 from disagg_run.errors import PluginError, SpecError
 from disagg_run.hookspecs import hookimpl
 from disagg_run.host import Host, build_host
 from disagg_run.records import Command
 from disagg_run.testing import FakeDistribution
+from tests.host_toy import connector, engine, plugin
 
 if TYPE_CHECKING:
     from disagg_run.testing.fixtures import InstallPlugin
@@ -26,34 +27,8 @@ if TYPE_CHECKING:
 pytest_plugins = ["disagg_run.testing.fixtures"]
 
 
-def engine_record(name: str = "toy-disagg", connector: str = "toy") -> Engine:
-    return Engine(
-        name=name,
-        summary="a toy",
-        models=[ModelRow(name="toy-model")],
-        versions="",
-        default_version="1.0",
-        default_connector=connector,
-    )
-
-
-class Plugin:
-    """Says that it is the record it was given."""
-
-    def __init__(self, record: object) -> None:
-        self.record = record
-
-    @hookimpl
-    def disagg_plugin(self) -> object:
-        return self.record
-
-
-def toy_engine(name: str = "toy-disagg") -> Plugin:
-    return Plugin(engine_record(name))
-
-
-def toy_connector(name: str = "toy") -> Plugin:
-    return Plugin(Extension(name=name, summary="moves nothing", kind="connector"))
+def toy_engine(name: str = "toy-disagg") -> object:
+    return plugin(engine(name))
 
 
 def source(body: str) -> str:
@@ -176,7 +151,7 @@ def test_a_broken_plugin_is_one_line_that_says_what_is_wrong(
 def test_two_distributions_offering_one_name_are_both_named_and_refused(install_plugin: InstallPlugin) -> None:
     install_plugin("toy-disagg", toy_engine(), distribution="toy-one")
     install_plugin("toy-disagg", toy_engine(), distribution="toy-two")
-    install_plugin("toy", toy_connector())
+    install_plugin("toy", connector())
     host = build_host()
     assert problem(host, "toy-disagg") == (
         "plugin 'toy-disagg' (distribution 'toy-one, toy-two') is offered by 2 distributions, so none of them is used: "
@@ -189,7 +164,7 @@ def test_two_distributions_offering_one_name_are_both_named_and_refused(install_
 
 
 def test_a_program_that_registers_two_plugins_of_one_name_is_told() -> None:
-    host = build_host(plugins=[toy_connector(), toy_connector()], entry_points=False)
+    host = build_host(plugins=[connector(), connector()], entry_points=False)
     assert problem(host, "toy") == "plugin 'toy' is registered twice by the program"
 
 
@@ -216,7 +191,7 @@ def test_disabled_plugins_are_not_even_imported(install_plugin: InstallPlugin, m
 
 def test_a_broken_plugin_of_unknown_kind_stops_a_plan_and_names_the_switch(install_plugin: InstallPlugin) -> None:
     install_plugin("bad-site", "import nowhere_to_be_found\n")
-    given = [toy_engine(), toy_connector()]
+    given = [toy_engine(), connector()]
     with pytest.raises(PluginError, match=r"to go on without it set DISAGG_RUN_DISABLE=bad-site$") as caught:
         build_host(plugins=given).select("toy-disagg", None)
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
@@ -243,7 +218,7 @@ def test_a_broken_plugin_stops_only_plans_that_might_need_it(
     install_plugin: InstallPlugin, record: str, patches: tuple[str, ...], stops: bool
 ) -> None:
     install_plugin("bad", source(f"RECORD = {record}\n@hookimpl\ndef disagg_envs(ctx): return ()"))
-    host = build_host(plugins=[toy_engine(), toy_connector()])
+    host = build_host(plugins=[toy_engine(), connector()])
     if stops:
         with pytest.raises(PluginError, match=r"'disagg_envs'.*DISAGG_RUN_DISABLE=bad"):
             host.select("toy-disagg", None, patches)
@@ -259,7 +234,7 @@ def test_a_hook_that_does_not_fit_still_tells_its_kind(install_plugin: InstallPl
             "@hookimpl\ndef disagg_env(context): return ()"
         ),
     )
-    host = build_host(plugins=[toy_engine(), toy_connector()])
+    host = build_host(plugins=[toy_engine(), connector()])
     assert host.select("toy-disagg", None).connector.name == "toy"
     with pytest.raises(PluginError, match=r"plugin 'bad' .*takes 'context' in disagg_env, which has 'ctx'"):
         host.select("toy-disagg", "bad")
@@ -282,7 +257,7 @@ def test_a_broken_plugin_leaves_nothing_behind(install_plugin: InstallPlugin) ->
             "@hookimpl\ndef disagg_env(contxt): return ()"
         ),
     )
-    host = build_host(plugins=[toy_engine(), toy_connector()])
+    host = build_host(plugins=[toy_engine(), connector()])
     assert "unknown hook 'disagg_readines'" in problem(host, "a-bad")
     assert "'contxt' in disagg_env" in problem(host, "z-bad")
     assert host.extensions().keys() == {"toy"} | build_host().extensions().keys()
@@ -290,11 +265,11 @@ def test_a_broken_plugin_leaves_nothing_behind(install_plugin: InstallPlugin) ->
 
 def test_the_same_plugins_are_found_whatever_the_order_of_the_path(tmp_path: Path) -> None:
     for name in ("b-dist", "a-dist"):
-        plugin = name[0] + "-site"
+        own = name[0] + "-site"
         FakeDistribution(
             directory=tmp_path / name,
             name=name,
-            plugins={plugin: source(f'RECORD = Extension(name="{plugin}", summary="", kind="site")')},
+            plugins={own: source(f'RECORD = Extension(name="{own}", summary="", kind="site")')},
         ).write()
     program = "from disagg_run import build_host; print([p.name for p in build_host().plugins() if 'site' in p.name])"
     seen = set()

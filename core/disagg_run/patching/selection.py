@@ -71,13 +71,18 @@ def select_patches(
     left_out += [_left_out(patch, "it requires one that is left out") for patch in patches if patch not in kept]
     selected = Selected(patches=kept, left_out=left_out)
     check_overlaps(selected.changing)
-    if forbid and selected.changing:
-        names = ", ".join(repr(patch.id) for patch in selected.changing)
+    if forbid:
+        _check_unchanged(selected.changing)
+    return selected
+
+
+def _check_unchanged(changing: Sequence[Patch]) -> None:
+    if changing:
+        names = ", ".join(repr(patch.id) for patch in changing)
         raise PatchError(
-            f"source patches are forbidden here, and {names} would change {selected.changing[0].package[0]}",
+            f"source patches are forbidden here, and {names} would change {changing[0].package[0]}",
             remedy="leave them out, or plan for a version that does not need them",
         )
-    return selected
 
 
 def named_patches(offered: Sequence[Patch], wanted: Sequence[str]) -> tuple[Patch, ...]:

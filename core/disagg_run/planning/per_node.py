@@ -21,7 +21,7 @@ _ANY = ("0.0.0.0", "::", "[::]", "")
 class NodeValue:
     """A value of a process that is its node's own, as a user gave it."""
 
-    #: ``VLLM_HOST_IP``, ``--host``, ``--config/local_hostname``.
+    #: ``TOY_HOST_IP``, ``--host``, ``--config/local_hostname``.
     what: str
     value: str
     source: Source

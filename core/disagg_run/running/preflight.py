@@ -18,7 +18,6 @@ from disagg_run.running.teardown import planned_ports
 #: For the command of ``output_matches``, in seconds.
 _COMMAND_S = 30.0
 
-
 #: What to do about a port that somebody else holds.
 _CLASH = "end that process, or plan another port"
 
@@ -45,9 +44,10 @@ def check_node(rank: RankPlan, *, simulated: bool, warn: Callable[[str], None], 
 
 
 def beside(address: str, ranks: int, engine: str) -> str:
-    """How a simulation of ``ranks`` nodes runs beside another that holds its ports; ``address``: of one of its nodes.
+    """How a simulation of ``ranks`` nodes runs beside another that holds its ports.
 
-    Stand-ins listen on their node's address alone, but a router is the real one, and may listen on all.
+    ``address``: of one of its nodes; ``engine``: whose settings name the ports. Stand-ins listen on their node's
+    address alone, but a router is the real one, and may listen on all.
     """
     own = sockets.numeric(address)
     block = 1 + int(own.split(".")[1]) % 200 if own.startswith("127.") else 1

@@ -31,7 +31,7 @@ from disagg_run.spec.values import BadValueError, setting_data, setting_value
 
 if TYPE_CHECKING:
     from disagg_run.declarations import Engine
-    from disagg_run.host import Host
+    from disagg_run.host import Host, Selection
     from disagg_run.spec.masterconfig_point import Point
 
 
@@ -61,10 +61,7 @@ def read_spec(
     if point is not None:
         filed += _of_engine(point, record, host, given)
     given = [*contract(environ, record.contract_unset), *contract_connector(environ, record), *filed, *above]
-    _named_plugin(given, "connector", lambda name: host.select(record.name, name))
-    connector = _winner(given, "connector")
-    patches = [each.value for each in given if isinstance(each, Assignment) and each.path == ("patches",)]
-    selection = host.select(record.name, connector.value if connector else None, patches)
+    selection = _selected(given, record, host)
     owners = f"{record.name} with {selection.connector.name}"
     asked = () if point is None else point.of_settings(selection.settings, record, owners)
     given = [*contract_settings(environ, selection.settings), *asked, *given]
@@ -79,6 +76,14 @@ def read_spec(
         check_node_contract(spec, environ)
     unread = [*contract_unread(environ, host, record), *(() if point is None else point.unread(record))]
     return attrs.evolve(spec, notices=(*spec.notices, *unread))
+
+
+def _selected(given: list[AnyAssignment], engine: Engine, host: Host) -> Selection:
+    """The engine's plugins with the connector and the patches that are asked for."""
+    _named_plugin(given, "connector", lambda name: host.select(engine.name, name))
+    connector = _winner(given, "connector")
+    patches = [each.value for each in given if isinstance(each, Assignment) and each.path == ("patches",)]
+    return host.select(engine.name, connector.value if connector else None, patches)
 
 
 def _how(key: str, which: str) -> str:
