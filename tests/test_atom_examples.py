@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from disagg_run import FlagError, Nic, NodeFacts, ParityError
+from disagg_run.running.teardown import planned_ports
 from tests.example_plans import EXAMPLES, differing, planned
 from tests.parity.case import load
 from tests.plan_values import source, value
@@ -101,10 +102,7 @@ def test_two_servers_of_a_node_share_nothing() -> None:
     launch = planned(ONE_NODE, nodes="n0")
     prefill, decode = launch.process("prefill-0"), launch.process("decode-0")
     assert (prefill.env["HIP_VISIBLE_DEVICES"], decode.env["HIP_VISIBLE_DEVICES"]) == ("0,1,2,3", "4,5,6,7")
-    taken: list[int] = []
-    for process in (prefill, decode, launch.process("router")):
-        for name, port in process.ports.items():
-            taken += range(port, port + process.port_counts.get(name, 1))
+    taken = [port for process in (prefill, decode, launch.process("router")) for port in planned_ports(process)]
     assert len(taken) == len(set(taken))
     assert prefill.env["ATOM_DP_BASE_PORT"] != decode.env["ATOM_DP_BASE_PORT"]
 

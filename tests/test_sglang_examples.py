@@ -6,6 +6,7 @@ import attrs
 import pytest
 
 from disagg_run import LaunchPlan, Nic, NodeFacts, ParityError, PlannedProcess, PortError
+from disagg_run.running.teardown import planned_ports
 from tests.example_plans import EXAMPLES, differing, planned
 from tests.parity.case import load
 from tests.plan_values import source
@@ -121,10 +122,7 @@ def test_two_servers_of_a_node_share_nothing() -> None:
     prefill, decode = both(launch)
     assert (prefill.env["HIP_VISIBLE_DEVICES"], decode.env["HIP_VISIBLE_DEVICES"]) == ("0,1,2,3", "4,5,6,7")
     assert not [name for process in (prefill, decode) for name in process.env if name == "CUDA_VISIBLE_DEVICES"]
-    taken: list[int] = []
-    for process in (prefill, decode, launch.process("router")):
-        for name, port in process.ports.items():
-            taken += range(port, port + process.port_counts.get(name, 1))
+    taken = [port for process in (prefill, decode, launch.process("router")) for port in planned_ports(process)]
     assert len(taken) == len(set(taken))
     for process in (prefill, decode):
         http = process.ports["http"]

@@ -114,6 +114,15 @@ def test_the_device_is_the_user_s_word_then_the_node_s() -> None:
     assert "VLLM_ROCM_USE_AITER" in variables(settings={"device": "amd"})
 
 
+def test_the_servers_of_the_processor_s_recipes_have_addresses_of_their_own() -> None:
+    for name, count in zip(RECIPES, (2, 4), strict=True):
+        launch = recipe(name)
+        found = [process for rank in launch.ranks for process in rank.processes() if process.kind == "server"]
+        assert len({value(process, "--host") for process in found}) == len(found) == count
+        assert {transfer(process)["kv_connector"] for process in found} == {"ExampleConnector"}
+        assert not [text for process in found for text in process.env if "VISIBLE_DEVICES" in text]
+
+
 # --- KV by files -------------------------------------------------------------------------------------------------
 
 

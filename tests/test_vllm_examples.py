@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from disagg_run import LaunchPlan, NodeFacts, ParityError, PlannedProcess, PortError, TopologyError
+from disagg_run.running.teardown import planned_ports
 from tests.example_plans import EXAMPLES, differing, planned
 from tests.parity.case import load
 from tests.plan_values import source, value
@@ -47,7 +48,7 @@ LIKES: dict[str, tuple[str, dict[str, set[str]]]] = {
         },
     ),
 }
-#: Run files that no public case is like: what they are for is tested below, the last two with the real engine too.
+#: Run files that no public case is like: what they are for is tested below, the last two in ``test_vllm_cpu``.
 OWN = {
     *(WRITE, AGENTIC, PATCHED, HYBRID, HEADLESS, WIDE, ONE_NODE, IPV6, OVERRIDES, FOUR_GPUS),
     *("vllm-cpu-1p1d", "vllm-cpu-2p2d"),
@@ -162,10 +163,7 @@ def test_two_servers_of_a_node_share_nothing() -> None:
     launch = planned(ONE_NODE, nodes="n0")
     prefill, decode = both(launch)
     assert (prefill.env["HIP_VISIBLE_DEVICES"], decode.env["HIP_VISIBLE_DEVICES"]) == ("0,1,2,3", "4,5,6,7")
-    taken: list[int] = []
-    for process in (prefill, decode, launch.process("router")):
-        for name, port in process.ports.items():
-            taken += range(port, port + process.port_counts.get(name, 1))
+    taken = [port for process in (prefill, decode, launch.process("router")) for port in planned_ports(process)]
     assert len(taken) == len(set(taken))
     assert prefill.env["VLLM_PORT"] != decode.env["VLLM_PORT"]
 
@@ -307,12 +305,3 @@ def test_moriio_s_waits_are_bounded_by_patches_or_from_0_23_by_settings() -> Non
     assert (config["transfer_timeout"], config["defer_timeout"]) == (45, 120)
     key = "argv/--kv-transfer-config/kv_connector_extra_config.transfer_timeout"
     assert f"{PATCHED}.yaml:" in source(new, "decode-0", key)
-
-
-def test_the_servers_of_the_processor_s_recipes_have_addresses_of_their_own() -> None:
-    for name, count in (("vllm-cpu-1p1d", 2), ("vllm-cpu-2p2d", 4)):
-        launch = planned(name)
-        found = [process for rank in launch.ranks for process in rank.processes() if process.kind == "server"]
-        assert len({value(process, "--host") for process in found}) == len(found) == count
-        assert {transfer(process)["kv_connector"] for process in found} == {"ExampleConnector"}
-        assert not [text for process in found for text in process.env if "VISIBLE_DEVICES" in text]
