@@ -1,4 +1,4 @@
-"""Reading finished plans in tests: the value of a flag, and who set it."""
+"""Reading finished plans in tests: the value of a flag, who set it, all words."""
 
 from __future__ import annotations
 
@@ -21,3 +21,9 @@ def source(launch: LaunchPlan, process: str, key: str) -> str:
                     place = f"/ranks/{rank.rank}/groups/{number}/processes/{index}/{key}"
                     return str(launch.sources.values[place][0][0])
     raise AssertionError(process)
+
+
+def all_words(launch: LaunchPlan) -> list[str]:
+    """Every word and value of every process."""
+    every = [each for rank in launch.ranks for each in rank.processes()]
+    return [word for each in every for word in (*each.argv, *each.env.values())]

@@ -22,7 +22,7 @@ from disagg_run import (
 from disagg_run.spec.reading import read_spec
 from tests import atom_plans, sglang_plans, vllm_plans
 from tests.engine_plans import PLANNED, typed
-from tests.plan_values import value
+from tests.plan_values import all_words, value
 from tests.test_faults_plan import start_by_script
 
 MODEL_FLAG = {"sglang": "--model-path", "vllm": "serve", "atom": "--model"}
@@ -42,12 +42,6 @@ def mounts(launch: LaunchPlan, rank: int = 0) -> tuple[Mount, ...]:
     container = launch.ranks[rank].groups[0].container
     assert container is not None
     return container.needs.mounts
-
-
-def all_words(launch: LaunchPlan) -> list[str]:
-    """Every word and value of every process."""
-    every = [each for rank in launch.ranks for each in rank.processes()]
-    return [word for each in every for word in (*each.argv, *each.env.values())]
 
 
 @pytest.mark.parametrize("engine", PLANNED)

@@ -14,14 +14,7 @@ from disagg_run import Combination, Extension, LaunchPlan, ParityError, RoleSpec
 from disagg_run.planning.tested import untested_remark
 from tests import sglang_plans, vllm_plans
 from tests.engine_plans import PLANNED, typed
-from tests.plan_values import value
-
-
-def all_words(launch: LaunchPlan) -> list[str]:
-    """Every word and value of every process."""
-    every = [each for rank in launch.ranks for each in rank.processes()]
-    return [word for each in every for word in (*each.argv, *each.env.values())]
-
+from tests.plan_values import all_words, value
 
 # --- B62: KV that lies differently on one side --------------------------------------------------------------------
 

@@ -6,7 +6,6 @@
     python -m tests.patching.rough_driver full DIR LIMIT
     unshare --mount python -m tests.patching.rough_driver filled DIR PAGES
 
-
 Each case is a forked child with one thread; ``kill`` ends it, or the process that carries its change to the end, or
 both, at every STRIDE-th of their steps. Results go to stdout as JSON.
 """

@@ -15,6 +15,7 @@ import pytest
 
 from disagg_run import LaunchSpec, Node, build_host, plan
 from disagg_sglang import simulation, simulation_store
+from tests.simulation.looking import listens
 
 HOST = build_host()
 MASTER, SERVER = "disagg_sglang.simulation_store", "disagg_sglang.simulation"
@@ -118,7 +119,7 @@ def test_without_the_flag_there_is_no_metadata_server() -> None:
 
 def test_it_opens_the_ports_that_the_plan_names_and_ends_when_told(master: Any) -> None:
     assert (master.get(METADATA, "/health").text, master.get(METRICS, "/health").json()["status"]) == ("OK", "ok")
-    master.wait_for(lambda: accepts(master.address, RPC), "the RPC port")
+    master.wait_for(lambda: listens(master.address, RPC), "the RPC port")
     master.process.send_signal(signal.SIGTERM)
     assert master.wait_exit() == 0
 
@@ -150,12 +151,6 @@ def test_a_taken_metadata_port_aborts_it(start: Callable[..., Any], next_address
         master = start(MASTER, argv("mooncake-master", address), options=QUICK, address=address)
         assert master.wait_exit() == -signal.SIGABRT
     assert "Failed to start HTTP metadata server" in master.log
-
-
-def accepts(address: str, port: int) -> bool:
-    with socket.socket() as client:
-        client.settimeout(2)
-        return client.connect_ex((address, port)) == 0
 
 
 # --- servers -----------------------------------------------------------------------------------------------------
