@@ -26,6 +26,7 @@ class Place:
     text: str
 
     def error(self, reason: str, *, remedy: str = "") -> SpecError:
+        """The error that names this place, to be raised."""
         return SpecError(f"{self.text}: {reason}", remedy=remedy)
 
     def read(self, reader: Callable[[str], Any], text: str) -> Any:

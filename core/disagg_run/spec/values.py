@@ -101,6 +101,7 @@ def check_form(form: Form, text: str) -> None:
 
 
 def whole_number(text: str) -> int:
+    """The whole number that a text is; BadValueError for anything else."""
     if not _INT.fullmatch(text.strip()):
         raise BadValueError(f"{text!r} is no whole number")
     if len(text.strip()) > _MOST_DIGITS:
@@ -109,6 +110,7 @@ def whole_number(text: str) -> int:
 
 
 def number(text: str) -> float:
+    """The finite number that a text is; BadValueError for anything else."""
     try:
         value = float(text) if "_" not in text else math.nan
     except ValueError:
@@ -132,6 +134,7 @@ def rate(text: str) -> str:
 
 
 def check_bounds(value: Any, minimum: float | None, maximum: float | None) -> None:
+    """Refuse a number below ``minimum`` or above ``maximum`` with BadValueError; None = no bound."""
     if minimum is not None and value < minimum:
         raise BadValueError(f"{value} is too small: at least {minimum:g}")
     if maximum is not None and value > maximum:
@@ -139,6 +142,7 @@ def check_bounds(value: Any, minimum: float | None, maximum: float | None) -> No
 
 
 def switch(text: str) -> bool:
+    """What a text such as ``true``, ``0`` or ``yes`` means; BadValueError for anything else."""
     value = _BOOL.get(text.strip().lower())
     if value is None:
         raise BadValueError(f"{text!r} is neither true nor false")
@@ -146,6 +150,7 @@ def switch(text: str) -> bool:
 
 
 def no_nul(text: str) -> str:
+    """The text itself; BadValueError where it holds a NUL character."""
     if "\0" in text:
         raise BadValueError(f"{text!r} holds a NUL character, which no program can be given")
     return text
@@ -182,6 +187,7 @@ def shell_words(text: str) -> tuple[str, ...]:
 
 
 def json_value(text: str) -> Any:
+    """What a JSON text holds; BadValueError where it is none, or has NaN or an infinity."""
     try:
         return json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -193,6 +199,7 @@ def _no_constant(text: str) -> Any:
 
 
 def variable_name(text: str) -> str:
+    """The name itself; BadValueError where no variable can be called that."""
     if not _VARIABLE.fullmatch(text):
         raise BadValueError(f"{text!r} is no name of a variable: letters, digits and underscores")
     return text
