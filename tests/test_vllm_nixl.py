@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from disagg_run import NodeFacts, ParityError, RoleSpec
-from tests.vllm_plans import KIMI, M3, M25, nic, planned, source, value
+from disagg_run import NodeFacts, RoleSpec
+from tests.vllm_plans import KIMI, M3, M25, check_sizes, nic, planned, source, value
 
 
 @pytest.mark.parametrize(
@@ -25,18 +23,7 @@ from tests.vllm_plans import KIMI, M3, M25, nic, planned, source, value
 def test_b61_unequal_sizes_are_refused_where_nixl_cannot_move_kv(
     model: str, prefill: int, decode: int, problem: str
 ) -> None:
-    fields: dict[str, Any] = {
-        "connector": "vllm-nixl",
-        "gpus_per_node": 48,  # that all of the sizes divide
-        "prefill": RoleSpec(tp=prefill),
-        "decode": RoleSpec(tp=decode),
-    }
-    if not problem:
-        assert planned(model, **fields)
-        return
-    with pytest.raises(ParityError, match=problem):
-        planned(model, **fields)
-    assert planned(model, waive=["attention-tp"], **fields)
+    check_sizes(model, prefill, decode, problem, connector="vllm-nixl")
 
 
 def test_nixl_s_router_is_told_every_head_and_looks_at_once() -> None:

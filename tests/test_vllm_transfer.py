@@ -22,7 +22,7 @@ from disagg_run import (
 )
 from disagg_run.spec.reading import read_spec
 from disagg_vllm import connector_moriio, connector_nixl
-from tests.vllm_plans import HOST, KIMI, M3, M25, contract, nic, planned, source, transfer, value, warnings
+from tests.vllm_plans import HOST, KIMI, M3, M25, check_sizes, contract, nic, planned, source, transfer, value, warnings
 
 EXTRA = "kv_connector_extra_config"
 READ_MODE = "VLLM_MORIIO_CONNECTOR_READ_MODE"
@@ -265,19 +265,7 @@ def test_a_worker_over_nodes_is_planned_with_a_warning_of_what_moriio_cannot_rea
 def test_b61_unequal_sizes_are_refused_where_moriio_cannot_move_kv(
     model: str, version: str, prefill: int, decode: int, problem: str
 ) -> None:
-    fields: dict[str, Any] = {
-        "engine_version": version,
-        "gpus_per_node": 48,  # that all of the sizes divide
-        "prefill": RoleSpec(tp=prefill),
-        "decode": RoleSpec(tp=decode),
-    }
-    if not problem:
-        assert planned(model, **fields)
-        return
-    said = rf"attention-tp is {prefill} for prefill-0 .* but {decode} for decode-0 .*{problem}"
-    with pytest.raises(ParityError, match=said):
-        planned(model, **fields)
-    assert planned(model, waive=["attention-tp"], **fields)
+    check_sizes(model, prefill, decode, problem, engine_version=version)
 
 
 def test_the_connectors_say_nothing_of_each_other() -> None:

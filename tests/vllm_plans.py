@@ -6,13 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from disagg_run import (
     LaunchPlan,
     LaunchSpec,
     Nic,
     Node,
     NodeFacts,
+    ParityError,
     PlannedProcess,
+    RoleSpec,
     build_host,
     plan,
 )
@@ -65,3 +69,16 @@ def warnings(launch: LaunchPlan) -> list[str]:
 def nic(name: str, *addresses: str, gids: Mapping[int, str] | None = None, state: str = "ACTIVE") -> Nic:
     """A device of an ionic NIC."""
     return Nic(name=name, driver="ionic", state=state, netdev=f"net_{name}", addresses=addresses, gids=gids or {})
+
+
+def check_sizes(model: str, prefill: int, decode: int, problem: str, **fields: Any) -> None:
+    """Tensor-parallel sizes of prefill and decode are refused with ``problem`` unless waived; "" = they are planned."""
+    roles = {"prefill": RoleSpec(tp=prefill), "decode": RoleSpec(tp=decode)}
+    fields = {"gpus_per_node": 48, **roles, **fields}  # all of the sizes divide 48
+    if not problem:
+        assert planned(model, **fields)
+        return
+    said = rf"attention-tp is {prefill} for prefill-0 .* but {decode} for decode-0 .*{problem}"
+    with pytest.raises(ParityError, match=said):
+        planned(model, **fields)
+    assert planned(model, waive=["attention-tp"], **fields)
