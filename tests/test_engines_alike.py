@@ -113,3 +113,12 @@ def test_what_is_for_amd_gpus_is_refused_on_a_node_that_is_known_to_have_others(
     with pytest.raises(SpecError, match=rf"{what} is for AMD GPUs, but rank 0 .* has NVIDIA GPUs: {instead}"):
         planned(engine, facts=facts, waive=["ib-devices"])
     assert planned(engine, facts=facts, simulate=True)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_setting_of_a_port_takes_ports_alone(engine: str) -> None:
+    connectors = [each for each in HOST.extensions().values() if each.kind == "connector" and engine in each.engines]
+    settings = [each for owner in (HOST.engine(engine), *connectors) for each in owner.settings]
+    ports = [each for each in settings if each.name.endswith("_port")]
+    assert len(ports) >= 3
+    assert {(each.type, each.minimum, each.maximum) for each in ports} == {("int", 1, 65535)}

@@ -5,9 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from disagg_run.context import ProcessContext, RankContext
+from disagg_run.declarations import Setting
 from disagg_run.records import Listener
 from disagg_run.sources import Layer, Source
 from disagg_run.spec.model import Role
+
+
+def port_setting(name: str, summary: str, variable: str = "", *, unset: str = "") -> Setting:
+    """The setting ``name`` that fixes a port, 1 to 65535.
+
+    ``variable``: of the environment contract, "" = none; ``unset``: the text that job scripts export where nobody chose
+    a port, "" = none.
+    """
+    return Setting(
+        name=name,
+        type="int",
+        summary=summary,
+        env={variable: None} if variable else {},
+        unset_values=(unset,) if unset else (),
+        minimum=1,
+        maximum=65535,
+    )
 
 
 def settable(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from disagg_run.declarations import Setting
 from disagg_run.router_policies import router_policies
+from disagg_run.settable_ports import port_setting
 
 #: The same for variables that the core reads.
 CONTRACT_UNSET = {"ROUTER_PORT": ("30000",)}
@@ -23,24 +24,8 @@ CONTRACT_UNREAD = {
 }
 
 ENGINE = (
-    Setting(
-        name="prefill_port",
-        type="int",
-        summary="HTTP port of prefill servers (8010)",
-        env={"PREFILL_PORT": None},
-        unset_values=("8010",),
-        minimum=1,
-        maximum=65535,
-    ),
-    Setting(
-        name="decode_port",
-        type="int",
-        summary="HTTP port of decode servers (8020)",
-        env={"DECODE_PORT": None},
-        unset_values=("8020",),
-        minimum=1,
-        maximum=65535,
-    ),
+    port_setting("prefill_port", "HTTP port of prefill servers (8010)", "PREFILL_PORT", unset="8010"),
+    port_setting("decode_port", "HTTP port of decode servers (8020)", "DECODE_PORT", unset="8020"),
     Setting(
         name="gpu_memory_utilization",
         type="float",
@@ -115,24 +100,15 @@ ENGINE = (
         minimum=1,
     ),
     *router_policies(),
-    Setting(
-        name="prometheus_port",
-        type="int",
-        summary="port of the router's metrics (29100)",
-        minimum=1,
-        maximum=65535,
-    ),
+    port_setting("prometheus_port", "port of the router's metrics (29100)"),
 )
 
 MOONCAKE = (
-    Setting(
-        name="handshake_port",
-        type="int",
-        summary="first port on which prefill waits for decode's KV handshakes (6301)",
-        env={"HANDSHAKE_PORT": None},
-        unset_values=("6301",),
-        minimum=1,
-        maximum=65535,
+    port_setting(
+        "handshake_port",
+        "first port on which prefill waits for decode's KV handshakes (6301)",
+        "HANDSHAKE_PORT",
+        unset="6301",
     ),
     Setting(
         name="ib_device",

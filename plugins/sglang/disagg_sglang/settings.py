@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from disagg_run.declarations import Setting
 from disagg_run.router_policies import router_policies
+from disagg_run.settable_ports import port_setting
 
 #: The same for variables that the core reads.
 CONTRACT_UNSET = {"ROUTER_PORT": ("30000",)}
 
 _SERVER = (
-    Setting(name="server_port", type="int", summary="HTTP port of servers (8000)"),
-    Setting(
-        name="bootstrap_port", type="int", summary="port on which a prefill worker's bootstrap server waits (8998)"
-    ),
-    Setting(name="dist_init_port", type="int", summary="port on which the nodes of one worker meet (20000)"),
+    port_setting("server_port", "HTTP port of servers (8000)"),
+    port_setting("bootstrap_port", "port on which a prefill worker's bootstrap server waits (8998)"),
+    port_setting("dist_init_port", "port on which the nodes of one worker meet (20000)"),
     Setting(
         name="enable_metrics",
         type="bool",
@@ -64,7 +63,7 @@ _ROUTER = (
         summary="seconds from the router's start until a generation through it must have come (600)",
         env={"ROUTER_CANARY_TIMEOUT": None},
     ),
-    Setting(name="prometheus_port", type="int", summary="port of the router's metrics (29000)"),
+    port_setting("prometheus_port", "port of the router's metrics (29000)"),
     *router_policies(prefill="policy among prefill workers; in an agentic run that of the router"),
     Setting(
         name="router_policy_flags",
@@ -166,24 +165,9 @@ _HICACHE = (
 )
 
 _STORE = (
-    Setting(
-        name="mc_master_port",
-        type="int",
-        summary="RPC port of the Mooncake master (50061)",
-        env={"MC_MASTER_PORT": None},
-    ),
-    Setting(
-        name="mc_metadata_port",
-        type="int",
-        summary="HTTP port of the Mooncake master's metadata (8080)",
-        env={"MC_METADATA_PORT": None},
-    ),
-    Setting(
-        name="mc_metrics_port",
-        type="int",
-        summary="HTTP port of the Mooncake master's metrics (9003)",
-        env={"MC_METRICS_PORT": None},
-    ),
+    port_setting("mc_master_port", "RPC port of the Mooncake master (50061)", "MC_MASTER_PORT"),
+    port_setting("mc_metadata_port", "HTTP port of the Mooncake master's metadata (8080)", "MC_METADATA_PORT"),
+    port_setting("mc_metrics_port", "HTTP port of the Mooncake master's metrics (9003)", "MC_METRICS_PORT"),
     Setting(name="mc_protocol", type="str", summary="how the store moves KV (tcp)", env={"MC_PROTOCOL": None}),
     Setting(
         name="mc_global_segment_size",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from disagg_run.declarations import Setting
 from disagg_run.router_policies import router_policies
+from disagg_run.settable_ports import port_setting
 
 #: What job scripts export for every engine.
 CONTRACT_UNREAD = {
@@ -15,14 +16,8 @@ CONTRACT_UNREAD = {
     "ENABLE_METRICS": "servers give Prometheus metrics under /metrics in any case, and the router on a port of its own",
 }
 
-
-def _port(name: str, summary: str, variable: str = "") -> Setting:
-    env = {variable: None} if variable else {}
-    return Setting(name=name, type="int", summary=summary, env=env, minimum=1, maximum=65535)
-
-
 ENGINE = (
-    _port("server_port", "HTTP port of servers (2584)", "SERVER_PORT"),
+    port_setting("server_port", "HTTP port of servers (2584)", "SERVER_PORT"),
     Setting(
         name="device",
         type="str",
@@ -69,7 +64,7 @@ ENGINE = (
         summary="seconds from its start in which the router must be ready (1800)",
         minimum=1,
     ),
-    _port("prometheus_port", "port of the router's metrics (29000)"),
+    port_setting("prometheus_port", "port of the router's metrics (29000)"),
     *router_policies(),
     Setting(
         name="router_type",
@@ -97,14 +92,14 @@ MORIIO = (
         summary="whether decode reads KV from prefill (true), or prefill writes it (false)",
         env={"VLLM_MORIIO_CONNECTOR_READ_MODE": None},
     ),
-    _port("discovery_port", "port of the router on which servers register (36367)", "PROXY_PING_PORT"),
+    port_setting("discovery_port", "port of the router on which servers register (36367)", "PROXY_PING_PORT"),
     Setting(
         name="router_address",
         type="str",
         summary="address of a router that is not of this launch, for servers to register with (rank 0's node)",
     ),
-    _port("handshake_port", "first port on which servers wait for KV handshakes (6301)"),
-    _port("notify_port", "first port on which servers are told of transfers (61005)"),
+    port_setting("handshake_port", "first port on which servers wait for KV handshakes (6301)"),
+    port_setting("notify_port", "first port on which servers are told of transfers (61005)"),
     Setting(
         name="moriio_backend",
         type="str",
@@ -145,7 +140,7 @@ MORIIO = (
 
 NIXL = (
     *TRANSFER,
-    _port(
+    port_setting(
         "side_channel_port",
         "first port on which servers exchange NIXL's metadata (5600)",
         "VLLM_NIXL_SIDE_CHANNEL_PORT",
