@@ -63,6 +63,8 @@ class Stamp:
             leaf_sources=leaves,
             remark=flag.remark,
             option=flag.option,
+            leaf_options=flag.leaf_options,
+            agreeing=flag.agreeing,
             implied=flag.implied,
             per_node=flag.per_node,
         )
@@ -73,7 +75,7 @@ class Stamp:
         source = self._source(setting.source)
         if source is setting.source:
             return setting
-        return EnvSetting(setting.name, setting.value, op=setting.op, source=source, per_node=setting.per_node)
+        return attrs.evolve(setting, source=source)
 
     def _listener(self, listener: Listener) -> Listener:
         _text(listener.name, "the name of a Listener")

@@ -23,12 +23,14 @@ def option_flag(
     return flag(name, *values, source=attrs.evolve(source, why=why) if why else source, option=option, implied=implied)
 
 
-def implied_flag(name: str, *values: object, option: str) -> Flag:
-    """A flag that the program need not be told, against which one by hand is held; no values = a switch, off.
+def implied_flag(name: str, *values: object, option: str, why: str = "") -> Flag:
+    """A flag that the program need not be told, against which one by hand is held; no values = it is not given.
 
-    ``option``: the option from which it follows, by its dotted path in ``LaunchSpec``.
+    ``option``: the option from which it follows, by its dotted path in ``LaunchSpec``, or ``FIXED``; ``why``: where that
+    does not speak for itself.
     """
-    return flag(name, *values, source=CORE_DEFAULT, option=option, implied=True)
+    source = attrs.evolve(CORE_DEFAULT, why=why) if why else CORE_DEFAULT
+    return flag(name, *values, source=source, option=option, implied=True)
 
 
 def served_name_flag(ctx: ProcessContext, name: str, *, told: bool) -> Flag:

@@ -15,6 +15,10 @@ ProcessKind = Literal["setup", "service", "server", "router", "workload"]
 # --- flags and variables -----------------------------------------------------------------------------------------
 
 
+#: ``option`` of what follows from the plan as such, so that no option changes it: how a server is reached.
+FIXED = "plan"
+
+
 @attrs.frozen
 class Flag:
     """One flag of a command: ``Flag("--tp-size", ("8",))``; see ``flag()`` for the short way to write it."""
@@ -34,6 +38,10 @@ class Flag:
     #: Option of the plan from which it follows together with GPUs, placement, probes or parity (``prefill.tp``,
     #: ``model_path``, by its dotted path in ``LaunchSpec``): another value by hand is refused. "" = any may be given.
     option: str = attrs.field(default="", kw_only=True)
+    #: The same for leaves of ``json``, given here or not, by dotted key: the option from which each follows.
+    leaf_options: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map, kw_only=True)
+    #: Further values by hand that the plan is right for: of an address to bind, those that bind every one.
+    agreeing: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, kw_only=True)
     #: Whether the program does so without being told: left out of the command, the flag only says what one by hand must
     #: agree with. A switch that is implied is off.
     implied: bool = attrs.field(default=False, kw_only=True)
@@ -76,6 +84,11 @@ class EnvSetting:
     op: Literal["set", "unset", "prepend", "append", "secret"] = attrs.field(default="set", kw_only=True)
     #: Whether the value is the node's own, such as its address: one that a user gives for several nodes is refused.
     per_node: bool = attrs.field(default=False, kw_only=True)
+    #: As ``Flag.option``: where it follows from the plan, another value by hand is refused. "" = any may be given.
+    option: str = attrs.field(default="", kw_only=True)
+    #: As ``Flag.implied``: left out of the environment, it only says what one by hand must agree with; an ``unset`` that
+    #: is implied is a variable that nobody may set.
+    implied: bool = attrs.field(default=False, kw_only=True)
     #: Who set it; None = the plugin that returns it, at its own layer.
     source: Source | None = attrs.field(default=None, kw_only=True)
 
@@ -131,6 +144,8 @@ class Listener:
     flag: str = ""
     #: Key path to the port inside a JSON-valued ``flag``.
     flag_key: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Variable that tells the program this port, held in the same way; "" = none does.
+    variable: str = ""
     #: Who chose the port; None = the plugin that returns it.
     source: Source | None = None
 

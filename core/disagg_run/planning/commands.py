@@ -14,7 +14,7 @@ from disagg_run.flags import MergedFlag, check_flags, merge_flags, render, split
 from disagg_run.host import Selection
 from disagg_run.planning.document import Provenance
 from disagg_run.planning.environment import MergedEnv, merge_env
-from disagg_run.planning.owned import check_owned
+from disagg_run.planning.owned import check_owned, check_owned_env
 from disagg_run.records import Command, EnvSetting, Flag
 from disagg_run.spec.model import ArgText, ProcessSpec
 
@@ -64,11 +64,12 @@ def build_command(
     """
     name = ctx.process.name
     further: list[Flag] = [contribution.record for contribution in selection.args(ctx)]
+    planned = (*command.flags, *further)
     for text in asked:
         further += split_words(text.words, program.catalogue, text.source)
     flags = [each for each in (*command.flags, *further) if not each.implied]
     merged = merge_flags(flags, program.catalogue, where=name)
-    check_owned(command.flags, further, merged, program.catalogue, ctx)
+    check_owned(planned, further, merged, program.catalogue, ctx)
     warnings = tuple(dict.fromkeys(flag.remark for flag in flags if flag.remark))
     warnings += check_flags(
         merged,
@@ -125,7 +126,9 @@ def build_env(selection: Selection, ctx: ProcessContext) -> MergedEnv:
     settings = [contribution.record for contribution in selection.env(ctx)]
     settings += asked_env(ctx)
     settings += [EnvSetting(name, op="secret", source=ctx.spec.source("secrets")) for name in ctx.spec.secrets]
-    return merge_env(settings, where=ctx.process.name)
+    env = merge_env((each for each in settings if not each.implied), where=ctx.process.name)
+    check_owned_env(settings, env, ctx)
+    return env
 
 
 def asked_env(ctx: ProcessContext) -> Iterator[EnvSetting]:

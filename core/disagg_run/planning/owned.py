@@ -1,50 +1,84 @@
-"""Flags that follow from the plan's own options: one by hand that says otherwise is refused."""
+"""Flags and variables that follow from the plan: one by hand that says otherwise is refused."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from disagg_run.catalogue import Catalogue
 from disagg_run.context import ProcessContext
-from disagg_run.errors import FlagError
+from disagg_run.errors import FlagError, SpecError
 from disagg_run.flags import MergedFlag
-from disagg_run.records import Flag
-from disagg_run.sources import CORE_DEFAULT
+from disagg_run.planning.environment import MergedEnv
+from disagg_run.records import EnvSetting, Flag
+from disagg_run.sources import CORE_DEFAULT, Source
 from disagg_run.spec.model import LaunchSpec
 
 
 def check_owned(
-    own: Iterable[Flag],
+    planned: Iterable[Flag],
     further: Iterable[Flag],
     merged: Iterable[MergedFlag],
     catalogue: Catalogue | None,
     ctx: ProcessContext,
 ) -> None:
-    """Hold what others gave to a command against those of its ``own`` flags that an option of the plan says.
+    """Hold what others gave to a command against those ``planned`` flags, and leaves of them, that the plan says.
 
-    ``further``: by other plugins and by the user's own words; ``merged``: what came of all. GPUs, placement, probes and
-    parity follow the option, and would not follow the flag. Raises FlagError naming both and the option to use.
+    ``further``: by plugins beside the engine and by the user's own words; ``merged``: what came of all. GPUs, placement,
+    probes, roles and parity follow the option, and would not follow the flag. Raises FlagError naming both and what to
+    do instead.
     """
-    rivals = {_identity(flag.name, catalogue) for flag in further}
-    for mine in own:
-        if not mine.option or _identity(mine.name, catalogue) not in rivals:
+    rivals = {_identity(flag.name, catalogue) for flag in further if not flag.option}
+    owned: dict[str, list[Flag]] = {}
+    for flag in planned:
+        if (flag.option or flag.leaf_options) and _identity(flag.name, catalogue) in rivals:
+            owned.setdefault(_identity(flag.name, catalogue), []).append(flag)
+    for given in merged:
+        mine = owned.get(_identity(given.name, catalogue), [])
+        whole = [flag for flag in mine if flag.option]
+        if whole and not any(_agree(flag, given, catalogue) for flag in whole):
+            raise _contradiction(whole[0], given, ctx)
+        for flag in mine:
+            _check_leaves(flag, given, ctx)
+
+
+def check_owned_env(planned: Iterable[EnvSetting], env: MergedEnv, ctx: ProcessContext) -> None:
+    """Hold a process's environment against the ``planned`` variables that follow from the plan.
+
+    Raises SpecError naming both and what to do instead.
+    """
+    for mine in planned:
+        if not mine.option:
             continue
-        for flag in merged:
-            if _identity(flag.name, catalogue) == _identity(mine.name, catalogue):
-                _check(mine, flag, catalogue, ctx)
+        value, source = _variable(mine.name, env)
+        meant = mine.value if mine.op == "set" else None
+        if value == meant or (value is None and mine.implied):
+            continue
+        planned_as = f"without {mine.name}" if meant is None else f"for {meant!r}"
+        raise SpecError(
+            f"{mine.name} of {ctx.process.name} is {'taken away' if value is None else repr(value)} ({source}), but the"
+            f" plan is made {planned_as} ({mine.source or CORE_DEFAULT})",
+            remedy=_leave_out(mine.option),
+        )
 
 
-def _check(own: Flag, flag: MergedFlag, catalogue: Catalogue | None, ctx: ProcessContext) -> None:
-    if _agree(own, flag, catalogue):
-        return
+def _variable(name: str, env: MergedEnv) -> tuple[str | None, Source]:
+    """What a process has of the variable, None = it has none, and who said so."""
+    for section, value in (("env", env.env.get(name)), ("secrets", "a secret"), ("unset", None)):
+        chain = env.provenance.get(f"{section}/{name}")
+        if chain:
+            return value, chain[0][0]
+    return None, CORE_DEFAULT
+
+
+def _contradiction(own: Flag, given: MergedFlag, ctx: ProcessContext) -> FlagError:
     meant = " ".join(own.values) or own.name
     planned = f"without {own.name}" if own.implied and not own.values else f"for {meant!r}"
-    raise FlagError(
-        f"{flag.name} of {ctx.process.role or ctx.process.name} says {flag.text!r} ({flag.source}), but the plan is"
+    return FlagError(
+        f"{given.name} of {ctx.process.role or ctx.process.name} says {given.text!r} ({given.source}), but the plan is"
         f" made {planned} ({own.source or CORE_DEFAULT})",
-        remedy=_remedy(own, flag, ctx.spec),
+        remedy=_remedy(own, given, ctx.spec),
     )
 
 
@@ -53,26 +87,74 @@ def _identity(name: str, catalogue: Catalogue | None) -> str:
     return spec.name if spec else name
 
 
-def _agree(own: Flag, flag: MergedFlag, catalogue: Catalogue | None) -> bool:
-    off = catalogue is not None and catalogue.is_negation(flag.name)
+def _agree(own: Flag, given: MergedFlag, catalogue: Catalogue | None) -> bool:
+    off = catalogue is not None and catalogue.is_negation(given.name)
     if not own.values:  # a switch
         return off == (own.implied or (catalogue is not None and catalogue.is_negation(own.name)))
-    return flag.values == own.values
+    return given.values == own.values or (len(given.values) == 1 and given.values[0] in own.agreeing)
+
+
+def _check_leaves(own: Flag, given: MergedFlag, ctx: ProcessContext) -> None:
+    process = ctx.process.role or ctx.process.name
+    for path, option in own.leaf_options.items():
+        keys = path.split(".")
+        meant = _leaf(own.json, keys)
+        value = _leaf(given.json, keys)
+        if value != meant and str(value) != str(meant):
+            planned = f"without {path}" if meant is None else f"for {meant!r}"
+            raise FlagError(
+                f"{path} of {given.name} of {process} is {'not set' if value is None else repr(value)}"
+                f" ({_leaf_source(given, path)}), but the plan is made {planned}"
+                f" ({own.leaf_sources.get(path, own.source) or CORE_DEFAULT})",
+                remedy=_leave_out(option),
+            )
+        for other in _spelled_alike(given.json, keys):
+            raise FlagError(
+                f"{other!r} of {given.name} of {process} ({_leaf_source(given, other)}) is another key than {path!r},"
+                " which the plan sets",
+                remedy=_leave_out(option),
+            )
+
+
+def _leaf(value: Any, keys: Iterable[str]) -> Any:
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _spelled_alike(value: Any, keys: list[str]) -> Iterator[str]:
+    """Paths beside that of ``keys`` whose last key differs in dashes and letter case only."""
+    *above, last = keys
+    siblings = _leaf(value, above)
+    for key in siblings if isinstance(siblings, Mapping) else ():
+        if key != last and key.replace("-", "_").lower() == last.replace("-", "_").lower():
+            yield ".".join((*above, key))
+
+
+def _leaf_source(flag: MergedFlag, path: str) -> Source:
+    return flag.leaf_sources.get(path, flag.source)
+
+
+def _leave_out(option: str) -> str:
+    """What to do about a value that no option has in the same form."""
+    from disagg_run.spec.options import by_dotted  # most plans never ask
+
+    known = by_dotted().get(option)
+    return f"leave it out: it follows from {known.flag}" if known else "leave it out"
 
 
 def _remedy(own: Flag, flag: MergedFlag, spec: LaunchSpec) -> str:
     """The option to use in the flag's place; where it has no such value of its own, what the flag follows from."""
-    from disagg_run.spec.options import by_dotted  # most plans never ask
+    from disagg_run.spec.options import by_dotted
 
     option = by_dotted().get(own.option)
-    if option is None:
-        return "leave it out"
-    current = _value(spec, own.option)
-    if isinstance(current, bool) and not own.values:
-        return f"use {option.flag if own.implied else option.flag.replace('--', '--no-', 1)} in its place"
-    if len(flag.values) == 1 and (current is None or (str(current),) == own.values):
-        return f"use {option.flag} {shlex.quote(flag.values[0])} in its place"
-    return f"leave it out: it follows from {option.flag}"
+    if option is not None:
+        current = _value(spec, own.option)
+        if isinstance(current, bool) and not own.values:
+            return f"use {option.flag if own.implied else option.flag.replace('--', '--no-', 1)} in its place"
+        if len(flag.values) == 1 and (current is None or (str(current),) == own.values):
+            return f"use {option.flag} {shlex.quote(flag.values[0])} in its place"
+    return _leave_out(own.option)
 
 
 def _value(spec: LaunchSpec, path: str) -> Any:

@@ -200,8 +200,8 @@ class _Planning:
         answered = self.selection.router_command(ctx) if router else self.selection.server_command(ctx)
         program = self.programs["router" if router else "server"]
         built = build_command(self.selection, ctx, program, command=answered.record, asked=asked_args(ctx))
-        check_told_ports(listeners, ctx.ports, built.flags, program.catalogue, ctx.process.name)
         env = build_env(self.selection, ctx)
+        check_told_ports(listeners, ctx.ports, built.flags, env, program.catalogue, ctx.process.name)
         check_visibility(env, ctx)
         for text in (*built.warnings, *device_remarks(env, ctx)):
             self.warnings.setdefault(text, Remark(message=text))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from disagg_run.catalogue import Catalogue
 from disagg_run.context import host_port
 from disagg_run.errors import PlanError, PluginError, PortError
 from disagg_run.flags import MergedFlag
 from disagg_run.planning.document import After, PlannedProcess, Ready
+from disagg_run.planning.environment import MergedEnv
 from disagg_run.planning.values import flag_value
 from disagg_run.records import Listener
+from disagg_run.sources import Source
 
 _HEAD = re.compile(r"\{http:([a-z0-9-]+)\}")
 
@@ -72,22 +75,33 @@ def check_told_ports(
     listeners: Iterable[Listener],
     ports: Mapping[str, int],
     flags: Iterable[MergedFlag],
+    env: MergedEnv,
     catalogue: Catalogue | None,
     process: str,
 ) -> None:
-    """Refuse a command that tells a program another port than the plan's probes, router and port table have."""
+    """Refuse a command or a variable that tells a program another port than probes, router and port table have."""
     flags = tuple(flags)
     for listener in listeners:
-        if not listener.flag or listener.name not in ports:
+        if listener.name not in ports:
             continue
-        told, source = flag_value(flags, catalogue, listener.flag, listener.flag_key)
         port = ports[listener.name]
-        if told is not None and str(told) != str(port):
-            raise PortError(
-                f"{listener.flag} of {process} says {told!r} ({source}) but the plan gives it port {port} as"
-                f" {listener.name!r}",
-                remedy="leave the flag out and set the port by its option or setting, which tells everybody",
-            )
+        for what, told, source in _told(listener, flags, env, catalogue):
+            if told is not None and str(told) != str(port):
+                raise PortError(
+                    f"{what} of {process} says {told!r} ({source}) but the plan gives it port {port} as"
+                    f" {listener.name!r}",
+                    remedy="leave it out and set the port by its option or setting, which tells everybody",
+                )
+
+
+def _told(
+    listener: Listener, flags: tuple[MergedFlag, ...], env: MergedEnv, catalogue: Catalogue | None
+) -> Iterator[tuple[str, Any, Source]]:
+    """What tells the program the listener's port: flag or variable, value, who set it."""
+    if listener.flag:
+        yield (listener.flag, *flag_value(flags, catalogue, listener.flag, listener.flag_key))
+    if listener.variable in env.env:
+        yield listener.variable, env.env[listener.variable], env.provenance[f"env/{listener.variable}"][0][0]
 
 
 def order(
