@@ -26,8 +26,8 @@ def option_flag(
 def implied_flag(name: str, *values: object, option: str, why: str = "") -> Flag:
     """A flag that the program need not be told, against which one by hand is held; no values = it is not given.
 
-    ``option``: the option from which it follows, by its dotted path in ``LaunchSpec``, or ``FIXED``; ``why``: where that
-    does not speak for itself.
+    ``option``: the option from which it follows, by its dotted path in ``LaunchSpec``, or ``FIXED``; ``why``: where
+    that does not speak for itself.
     """
     source = attrs.evolve(CORE_DEFAULT, why=why) if why else CORE_DEFAULT
     return flag(name, *values, source=source, option=option, implied=True)

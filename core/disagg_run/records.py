@@ -86,8 +86,8 @@ class EnvSetting:
     per_node: bool = attrs.field(default=False, kw_only=True)
     #: As ``Flag.option``: where it follows from the plan, another value by hand is refused. "" = any may be given.
     option: str = attrs.field(default="", kw_only=True)
-    #: As ``Flag.implied``: left out of the environment, it only says what one by hand must agree with; an ``unset`` that
-    #: is implied is a variable that nobody may set.
+    #: As ``Flag.implied``: left out of the environment, it only says what one by hand must agree with; an ``unset``
+    #: that is implied is a variable that nobody may set.
     implied: bool = attrs.field(default=False, kw_only=True)
     #: Who set it; None = the plugin that returns it, at its own layer.
     source: Source | None = attrs.field(default=None, kw_only=True)

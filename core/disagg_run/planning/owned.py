@@ -25,9 +25,9 @@ def check_owned(
 ) -> None:
     """Hold what others gave to a command against those ``planned`` flags, and leaves of them, that the plan says.
 
-    ``further``: by plugins beside the engine and by the user's own words; ``merged``: what came of all. GPUs, placement,
-    probes, roles and parity follow the option, and would not follow the flag. Raises FlagError naming both and what to
-    do instead.
+    ``further``: by plugins beside the engine and by the user's own words; ``merged``: what came of all. GPUs,
+    placement, probes, roles and parity follow the option, and would not follow the flag. Raises FlagError naming both
+    and what to do instead.
     """
     rivals = {_identity(flag.name, catalogue) for flag in further if not flag.option}
     owned: dict[str, list[Flag]] = {}
