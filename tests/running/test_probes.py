@@ -52,7 +52,7 @@ def lacking(kind: str, target: str, answer_s: float = 5.0, **identity: str) -> s
     async def ask() -> str:
         async with http_client() as client:
             ready = Ready(kind=kind, target=target, timeout_s=1, identity=identity)  # type: ignore[arg-type]
-            return await Prober(client, "toy").lacking(ready, answer_s)
+            return str(await Prober(client, "toy").lacking(ready, answer_s))
 
     return asyncio.run(ask())
 

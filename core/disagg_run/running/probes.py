@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import attrs
+
 from disagg_run.errors import CanaryError, GateTimeout, PreflightError
 from disagg_run.planning.document import Ready
 from disagg_run.running import sockets
@@ -74,18 +76,20 @@ def generation_body(url: str, model: str, *, tokens: int, stream: bool = False, 
     return {**asked, "prompt": text}
 
 
-class Lack(str):
-    """What a proof still lacks, in words; "" where it lacks nothing."""
+@attrs.frozen(kw_only=True)
+class Lack:
+    """What a proof still lacks; false where it lacks nothing."""
 
+    #: In words; "" = nothing.
+    text: str = ""
     #: HTTP status of the answer that was no proof; 0 where there was none.
     status: int = 0
 
-    @classmethod
-    def of(cls, text: str, status: int = 0) -> Lack:
-        """A lack with the answer's status."""
-        lack = cls(text)
-        lack.status = status
-        return lack
+    def __bool__(self) -> bool:
+        return bool(self.text)
+
+    def __str__(self) -> str:
+        return self.text
 
     @property
     def refused(self) -> bool:
@@ -101,12 +105,12 @@ class Prober:
         self._model = model
 
     async def lacking(self, ready: Ready, answer_s: float = ANSWER_S) -> Lack:
-        """What ``ready`` still lacks; "" where it is proved (ownership aside).
+        """What ``ready`` still lacks; nothing where it is proved (ownership aside).
 
         ``answer_s``: seconds that each answer may take.
         """
         if ready.kind == "tcp":
-            return Lack(await closed(ready.target))
+            return Lack(text=await closed(ready.target))
         if ready.kind == "http":
             lack = (await self._ask("GET", ready.target, None, answer_s))[2]
         elif ready.kind == "generation":
@@ -117,13 +121,13 @@ class Prober:
         return lack or await self._identity(ready, answer_s)
 
     async def generate(self, url: str, model: str, *, timeout_s: float = ANSWER_S) -> Lack:
-        """Why one generation does not come back from ``url``; "" where it does."""
+        """Why one generation does not come back from ``url``; nothing where it does."""
         body = generation_body(url, model, tokens=PROBE_TOKENS)
         status, data, lack = await self._ask("POST", url, body, timeout_s)
         if lack:
             return lack
         choices = data.get("choices") if isinstance(data, dict) else None
-        return Lack() if choices else Lack(f"{url} answers {status} without a completion")
+        return Lack() if choices else Lack(text=f"{url} answers {status} without a completion")
 
     async def _identity(self, ready: Ready, answer_s: float) -> Lack:
         model, url = ready.identity.get("served_model"), ready.identity.get("url")
@@ -134,7 +138,7 @@ class Prober:
             return lack
         listed = data.get("data") if isinstance(data, dict) else None
         names = [str(each.get("id")) for each in listed or () if isinstance(each, dict)]
-        return Lack() if model in names else Lack(f"{url} serves {', '.join(names) or 'no model'}, not {model}")
+        return Lack() if model in names else Lack(text=f"{url} serves {', '.join(names) or 'no model'}, not {model}")
 
     async def _ask(self, method: str, url: str, body: Any, timeout_s: float) -> tuple[int, Any, Lack]:
         import httpx
@@ -142,16 +146,16 @@ class Prober:
         try:
             answer = await asyncio.wait_for(self._client.request(method, url, json=body, timeout=timeout_s), timeout_s)
         except (asyncio.TimeoutError, httpx.TimeoutException):
-            return 0, None, Lack(f"{url} does not answer within {timeout_s:g} s")
+            return 0, None, Lack(text=f"{url} does not answer within {timeout_s:g} s")
         except httpx.ConnectError:
             host, port = place(url)
-            return 0, None, Lack(f"nothing listens on {host} port {port}")
+            return 0, None, Lack(text=f"nothing listens on {host} port {port}")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return 0, None, Lack(f"{url}: {error or type(error).__name__}")
+            return 0, None, Lack(text=f"{url}: {error or type(error).__name__}")
         if answer.status_code != 200:
             detail = " ".join(answer.text[:200].split())
             text = f"{url} answers {answer.status_code}{f' ({detail})' if detail else ''}"
-            return answer.status_code, None, Lack.of(text, answer.status_code)
+            return answer.status_code, None, Lack(text=text, status=answer.status_code)
         try:
             return answer.status_code, answer.json(), Lack()
         except ValueError:  # /health often has no body
@@ -173,12 +177,12 @@ async def until_ready(prober: Prober, running: Running, ready: Ready, errors_s: 
     pause = _FIRST_S
     while True:
         most = _CLOSED_S
-        lack = Lack(await closed(ready.target))
+        lack = Lack(text=await closed(ready.target))
         if not lack:
             owner_problem(running, [place(ready.target)])
             lack = await prober.lacking(ready)
             most = _MOST_S
-        running.lack = lack
+        running.lack = str(lack)
         if not lack:
             return
         now = time.monotonic()
