@@ -65,6 +65,8 @@ class Stamp:
             option=flag.option,
             leaf_options=flag.leaf_options,
             agreeing=flag.agreeing,
+            leaf_agreeing=flag.leaf_agreeing,
+            contrary=flag.contrary,
             implied=flag.implied,
             per_node=flag.per_node,
         )

@@ -36,12 +36,17 @@ class Flag:
     #: What the reader of a plan should know beside it, for the plan's warnings; "" = nothing.
     remark: str = attrs.field(default="", kw_only=True)
     #: Option of the plan from which it follows together with GPUs, placement, probes or parity (``prefill.tp``,
-    #: ``model_path``, by its dotted path in ``LaunchSpec``): another value by hand is refused. "" = any may be given.
+    #: ``settings.block_size``, by its dotted path in ``LaunchSpec``): another value by hand is refused. "" = any may
+    #: be given.
     option: str = attrs.field(default="", kw_only=True)
     #: The same for leaves of ``json``, given here or not, by dotted key: the option from which each follows.
     leaf_options: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map, kw_only=True)
     #: Further values by hand that the plan is right for: of an address to bind, those that bind every one.
     agreeing: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, kw_only=True)
+    #: The same for leaves of ``json``, by dotted key.
+    leaf_agreeing: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, converter=frozen_map, kw_only=True)
+    #: The only values by hand that are refused, where any other may be given: a launcher that places processes anew.
+    contrary: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, kw_only=True)
     #: Whether the program does so without being told: left out of the command, the flag only says what one by hand must
     #: agree with. A switch that is implied is off.
     implied: bool = attrs.field(default=False, kw_only=True)

@@ -59,7 +59,7 @@ def check_owned_env(planned: Iterable[EnvSetting], env: MergedEnv, ctx: ProcessC
         raise SpecError(
             f"{mine.name} of {ctx.process.name} is {'taken away' if value is None else repr(value)} ({source}), but the"
             f" plan is made {planned_as} ({mine.source or CORE_DEFAULT})",
-            remedy=_leave_out(mine.option),
+            remedy=_instead(mine.option, env.env.get(mine.name)),
         )
 
 
@@ -74,10 +74,12 @@ def _variable(name: str, env: MergedEnv) -> tuple[str | None, Source]:
 
 def _contradiction(own: Flag, given: MergedFlag, ctx: ProcessContext) -> FlagError:
     meant = " ".join(own.values) or own.name
-    planned = f"without {own.name}" if own.implied and not own.values else f"for {meant!r}"
+    planned = f"made without {own.name}" if own.implied and not own.values else f"made for {meant!r}"
+    if own.contrary:
+        planned = "not made for that"
     return FlagError(
         f"{given.name} of {ctx.process.role or ctx.process.name} says {given.text!r} ({given.source}), but the plan is"
-        f" made {planned} ({own.source or CORE_DEFAULT})",
+        f" {planned} ({own.source or CORE_DEFAULT})",
         remedy=_remedy(own, given, ctx.spec),
     )
 
@@ -89,6 +91,8 @@ def _identity(name: str, catalogue: Catalogue | None) -> str:
 
 def _agree(own: Flag, given: MergedFlag, catalogue: Catalogue | None) -> bool:
     off = catalogue is not None and catalogue.is_negation(given.name)
+    if own.contrary:
+        return not set(given.values).intersection(own.contrary)
     if not own.values:  # a switch
         return off == (own.implied or (catalogue is not None and catalogue.is_negation(own.name)))
     return given.values == own.values or (len(given.values) == 1 and given.values[0] in own.agreeing)
@@ -100,19 +104,19 @@ def _check_leaves(own: Flag, given: MergedFlag, ctx: ProcessContext) -> None:
         keys = path.split(".")
         meant = _leaf(own.json, keys)
         value = _leaf(given.json, keys)
-        if value != meant and str(value) != str(meant):
+        if value != meant and str(value) != str(meant) and value not in own.leaf_agreeing.get(path, ()):
             planned = f"without {path}" if meant is None else f"for {meant!r}"
             raise FlagError(
                 f"{path} of {given.name} of {process} is {'not set' if value is None else repr(value)}"
                 f" ({_leaf_source(given, path)}), but the plan is made {planned}"
                 f" ({own.leaf_sources.get(path, own.source) or CORE_DEFAULT})",
-                remedy=_leave_out(option),
+                remedy=_instead(option, value),
             )
         for other in _spelled_alike(given.json, keys):
             raise FlagError(
                 f"{other!r} of {given.name} of {process} ({_leaf_source(given, other)}) is another key than {path!r},"
                 " which the plan sets",
-                remedy=_leave_out(option),
+                remedy=_instead(option),
             )
 
 
@@ -135,10 +139,14 @@ def _leaf_source(flag: MergedFlag, path: str) -> Source:
     return flag.leaf_sources.get(path, flag.source)
 
 
-def _leave_out(option: str) -> str:
-    """What to do about a value that no option has in the same form."""
+def _instead(option: str, value: object = None) -> str:
+    """What to do about a ``value`` that no option has in the same form, but perhaps a setting."""
     from disagg_run.spec.options import by_dotted  # most plans never ask
 
+    setting = option.removeprefix("settings.")
+    if setting != option and isinstance(value, (str, int, float)):
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        return f"use --set {shlex.quote(f'{setting}={text}')} in its place"
     known = by_dotted().get(option)
     return f"leave it out: it follows from {known.flag}" if known else "leave it out"
 
@@ -154,7 +162,7 @@ def _remedy(own: Flag, flag: MergedFlag, spec: LaunchSpec) -> str:
             return f"use {option.flag if own.implied else option.flag.replace('--', '--no-', 1)} in its place"
         if len(flag.values) == 1 and (current is None or (str(current),) == own.values):
             return f"use {option.flag} {shlex.quote(flag.values[0])} in its place"
-    return _leave_out(own.option)
+    return _instead(own.option, flag.values[0] if len(flag.values) == 1 else None if own.values else own.implied)
 
 
 def _value(spec: LaunchSpec, path: str) -> Any:

@@ -13,8 +13,8 @@ from disagg_run.planning.environment import MergedEnv
 from disagg_run.planning.values import flag_value
 from disagg_run.sources import Layer, Source
 
-#: What binds or means every address of a node is right on all of them.
-_ANY = ("0.0.0.0", "::", "[::]", "")
+#: What a program binds to be reached at every address of its node is right on all of them.
+_ANY = ("0.0.0.0", "::", "[::]")
 
 
 @attrs.frozen
@@ -29,15 +29,17 @@ class NodeValue:
 
 def given_node_values(built: BuiltCommand, env: MergedEnv, catalogue: Catalogue | None) -> Iterator[NodeValue]:
     """The node's own values that a user chose for a process; those of plugins are right for their node."""
+    # Variables and leaves tell others an address: every address of a node is none to reach it at.
     for name in sorted(env.per_node & env.env.keys()):
         yield from _given(name, env.env[name], env.provenance[f"env/{name}"][0][0])
     for name, key in built.per_node:
         value, source = flag_value(built.flags, catalogue, name, key)
-        yield from _given("/".join((name, *key)), value, source)
+        if key or str(value) not in _ANY:
+            yield from _given("/".join((name, *key)), value, source)
 
 
 def _given(what: str, value: object, source: Source) -> Iterator[NodeValue]:
-    if value is not None and str(value) not in _ANY and source.layer >= Layer.CONTRACT:
+    if value not in (None, "") and source.layer >= Layer.CONTRACT:
         yield NodeValue(what, str(value), source)
 
 
