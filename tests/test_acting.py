@@ -56,10 +56,12 @@ def test_the_option_comes_before_the_job_scripts_rank_and_that_before_slurms() -
     assert acting(environ, asked=1) == Acting(rank=1, why="--rank")
 
 
-def test_a_simulation_is_never_one_ranks() -> None:
-    assert acting({**STEP, "NODE_RANK": "1", "IPADDRS": LISTED}, simulate=True) is None
-    with pytest.raises(UsageError, match="--rank does not go with --simulate"):
-        acting({}, simulate=True, asked=0)
+def test_a_simulation_is_one_ranks_as_any_other_launch() -> None:
+    environ = {**STEP, "NODE_RANK": "0", "IPADDRS": LISTED}
+    assert acting(environ, simulate=True) == Acting(rank=0, why="NODE_RANK")
+    assert acting(STEP, simulate=True) == Acting(rank=1, why="Slurm step 7.0")
+    assert acting({}, simulate=True, asked=1) == Acting(rank=1, why="--rank")
+    assert acting({**STEP, "NODE_RANK": "1"}, simulate=True, nodes=()) is None
 
 
 @pytest.mark.parametrize(

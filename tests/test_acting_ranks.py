@@ -98,8 +98,9 @@ def job(tmp_path: Path) -> Iterator[Job]:
     made.end()
 
 
-def test_ranks_that_are_started_one_on_each_node_meet_serve_and_end(job: Job) -> None:
-    ids = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+@pytest.mark.parametrize("simulate", ["", "1"])
+def test_ranks_that_are_started_one_on_each_node_meet_serve_and_end(job: Job, simulate: str) -> None:
+    ids = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "DISAGG_RUN_SIMULATE": simulate}
     ranks = [job.start("--smoke", "2", NODE_RANK=str(rank), **ids) for rank in range(2)]
     outs = [rank.communicate(timeout=90) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], outs

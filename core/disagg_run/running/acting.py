@@ -24,10 +24,10 @@ def acting_rank(spec: LaunchSpec, ranks: int, environ: Mapping[str, str], *, ask
     """The rank to be the agent of; None = the launcher of all ranks on this machine.
 
     The rank is that of ``asked`` (``--rank``), else of ``NODE_RANK`` where ``IPADDRS`` says which nodes there are, else
-    of the Slurm step where it has as many tasks and nodes as the plan has ``ranks``. A simulation is never one rank's.
+    of the Slurm step where it has as many tasks and nodes as the plan has ``ranks``; simulated or not.
     Raises UsageError for a rank that does not fit, and SpecError where the job script's variables do not agree.
     """
-    found = None if spec.simulate and asked is None else _found(spec, ranks, environ, asked)
+    found = _found(spec, ranks, environ, asked)
     if found is None:
         return None
     if found.rank >= len(spec.nodes):
@@ -41,8 +41,6 @@ def acting_rank(spec: LaunchSpec, ranks: int, environ: Mapping[str, str], *, ask
 
 def _found(spec: LaunchSpec, ranks: int, environ: Mapping[str, str], asked: int | None) -> Acting | None:
     if asked is not None:
-        if spec.simulate:
-            raise UsageError("--rank does not go with --simulate, which runs all ranks here", remedy="leave one out")
         if not spec.nodes:
             raise UsageError("--rank is given, but no nodes", remedy="name them in rank order with --nodes, or IPADDRS")
         return Acting(rank=asked, why="--rank")
