@@ -40,7 +40,6 @@ def refused(engine: str, words: str, **spec: Any) -> str:
         ("vllm", "--tensor_parallel_size 4", "made for '8'", "use --prefill-tp 4"),
         ("vllm", "--pipeline-parallel-size 2", "made for '1'", "use --prefill-pp 2"),
         ("vllm", "--data-parallel-size 2", "made for '1'", "use --prefill-dp 2"),
-        ("vllm", "--model /other", "made for '/models/Kimi-K2.5-MXFP4'", "use --model-path /other"),
         ("vllm", "--served-model-name k", "made for 'Kimi-K2.5-MXFP4'", "use --served-model-name k"),
         ("vllm", "--nnodes 2", "made for '1'", "leave it out: it follows from --prefill-tp"),
         ("vllm", "--headless", "made without --headless", "leave it out: it follows from --nodes"),
@@ -67,7 +66,7 @@ def test_a_flag_by_hand_against_the_plan_is_refused_with_the_option(
     ("engine", "words"),
     [
         ("sglang", "--tensor-parallel-size 8 --pp-size 1 --nnodes 1 --model-path /models/DeepSeek-R1-0528"),
-        ("vllm", "--tensor-parallel-size 8 --data-parallel-size 1 --model /models/Kimi-K2.5-MXFP4"),
+        ("vllm", "--tensor-parallel-size 8 --data-parallel-size 1 --nnodes 1"),
         ("atom", "-tp 8 -pp 1 -dp 1 --model /models/DeepSeek-V4-Pro"),
     ],
 )

@@ -142,9 +142,9 @@ def test_prefill_and_decode_share_a_directory_without_prefix_caching() -> None:
 
 
 def test_two_directories_are_refused() -> None:
-    further = '--kv-transfer-config \'{"kv_connector_extra_config": {"shared_storage_path": "/other"}}\''
+    other = RoleSpec(tp=1, settings={"shared_storage_path": "/other"})
     with pytest.raises(ParityError, match=r"shared-storage-path.*/tmp/disagg-run-kv.*/other"):
-        recipe(options={"decode.args": [further]})
+        plan(spec(decode=other), host=HOST)
 
 
 def test_ranks_that_would_write_one_file_are_refused() -> None:

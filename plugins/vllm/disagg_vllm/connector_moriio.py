@@ -15,12 +15,13 @@ from disagg_run.errors import SpecError, TopologyError
 from disagg_run.gpus import check_vendor
 from disagg_run.hookspecs import hookimpl
 from disagg_run.rdma import check_devices, check_meeting
-from disagg_run.records import ContainerNeeds, EnvSetting, Flag, Listener, ServiceProcess
+from disagg_run.records import FIXED, ContainerNeeds, EnvSetting, Flag, Listener, ServiceProcess
 from disagg_run.releases import at_least
 from disagg_run.settable_ports import settable
 from disagg_run.sources import Source
-from disagg_vllm import discovery, models, parallel, rdma, settings, ucx
+from disagg_vllm import discovery, held, models, parallel, rdma, settings, ucx
 from disagg_vllm.devices import device
+from disagg_vllm.moriio_keys import KEYS_SINCE, VARIABLES, later_keys, tuning, tuning_variables
 
 NAME = discovery.NAME
 
@@ -28,16 +29,7 @@ HANDSHAKE_PORT = 6301
 #: Above the usual ephemeral range.
 NOTIFY_PORT = 61005
 
-#: Release from which these are keys of the extra config; before, variables, and each is lost in the other's place.
-KEYS_SINCE = "0.23"
-_VARIABLES = {
-    "read_mode": "VLLM_MORIIO_CONNECTOR_READ_MODE",
-    "qp_per_transfer": "VLLM_MORIIO_QP_PER_TRANSFER",
-    "post_batch_size": "VLLM_MORIIO_POST_BATCH_SIZE",
-    "num_workers": "VLLM_MORIIO_NUM_WORKERS",
-}
 _EXTRA = "kv_connector_extra_config"
-
 #: Queues of the public recipes: deep enough for the KV of long prompts.
 QUEUES = {
     "MORI_IO_QP_MAX_CQE": "32768",
@@ -81,7 +73,7 @@ PARITY = (
         why=_WHY,
         versions=">=0.23",
     ),
-    SharedValue(name="transfer-mode", env=_VARIABLES["read_mode"], why=_WHY, versions="<0.23"),
+    SharedValue(name="transfer-mode", env=VARIABLES["read_mode"], why=_WHY, versions="<0.23"),
     SharedValue(
         name="transfer-backend",
         flag="--kv-transfer-config",
@@ -187,16 +179,27 @@ def transfer_config(ctx: ProcessContext) -> Flag:
         _EXTRA: extra,
     }
     leaves = {f"{_EXTRA}.{key}": source for key, source in sources.items()}
-    own = (f"{_EXTRA}.host_ip", "engine_id")
-    return Flag("--kv-transfer-config", json=config, leaf_sources=leaves, remark=reach_remark(ctx), per_node=own)
+    leaves |= (never := held.unread_keys(ctx, NAME, [f"{_EXTRA}.{key}" for key in later_keys(ctx)]))
+    return Flag(
+        "--kv-transfer-config",
+        json=config,
+        leaf_sources=leaves,
+        leaf_options={**_held(ctx), **dict.fromkeys(never, FIXED)},
+        remark=reach_remark(ctx),
+        per_node=(f"{_EXTRA}.host_ip", "engine_id"),
+    )
 
 
-def tuning(ctx: ProcessContext) -> Iterator[tuple[str, Any, Source]]:
-    """What is a key of the extra config or a variable, by release: key, value, who set it."""
-    for key in _VARIABLES:
-        value = ctx.setting(key, True if key == "read_mode" else None)
-        if value is not None:
-            yield key, value, rdma.chosen(ctx, key, NAME)
+def _held(ctx: ProcessContext) -> dict[str, str]:
+    """Leaves that follow from the plan, with the option that changes each."""
+    external = ctx.spec.router.mode == "external"
+    return {
+        "kv_connector": "connector",
+        "kv_role": FIXED,
+        f"{_EXTRA}.proxy_ip": "settings.router_address" if external else FIXED,
+        f"{_EXTRA}.proxy_ping_port": "settings.discovery_port",
+        f"{_EXTRA}.http_port": "settings.server_port",
+    }
 
 
 # --- variables ---------------------------------------------------------------------------------------------------
@@ -207,16 +210,14 @@ def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
     yield from ucx.environment(ctx, NAME, transports=ucx.PUBLIC_TLS)
     yield EnvSetting("VLLM_NIXL_SIDE_CHANNEL_PORT", str(ucx.SIDE_CHANNEL_PORT))
     # The router writes both peers' addresses into the request id.
-    yield EnvSetting("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION", "1")
+    yield EnvSetting("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION", "1", option=FIXED)
     for name, value in QUEUES.items():
         yield EnvSetting(name, value)
     for setting, name, default in _TUNING:
         value = ctx.setting(setting, default)
         if value is not None:
             yield EnvSetting(name, str(value), source=rdma.chosen(ctx, setting, NAME))
-    if not at_least(ctx.engine_version, KEYS_SINCE):
-        for key, value, source in tuning(ctx):
-            yield EnvSetting(_VARIABLES[key], str(int(value)), source=source)
+    yield from tuning_variables(ctx)
 
 
 # --- what cannot work --------------------------------------------------------------------------------------------

@@ -8,14 +8,20 @@ from typing import Any
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import Extension, SharedValue
 from disagg_run.hookspecs import hookimpl
-from disagg_run.records import ContainerNeeds, EnvSetting, Flag, Listener, ServiceProcess
+from disagg_run.records import FIXED, ContainerNeeds, EnvSetting, Flag, Listener, ServiceProcess
 from disagg_run.sources import Layer, Source
-from disagg_vllm import devices, models, parallel, rdma, router, settings, ucx
+from disagg_vllm import devices, held, models, parallel, rdma, router, settings, ucx
 
 NAME = "vllm-nixl"
 
 _CONFIG = "--kv-transfer-config"
 _EXTRA = "kv_connector_extra_config"
+
+#: What else does the same: NIXL's own ways to move KV, NIXL beside a cache, and the one role of older recipes.
+AGREEING = {
+    "kv_connector": ("NixlPullConnector", "NixlPushConnector", "MultiConnector"),
+    "kv_role": ("kv_both",),
+}
 
 
 def unequal_problem(ctx: RankContext, prefill: int, decode: int) -> str:
@@ -114,6 +120,7 @@ def side_channel(ctx: ProcessContext) -> Iterator[Listener]:
         count=size.dp,
         pinned=port is not None,
         worker_wide=ctx.process.node_count > 1,
+        variable="VLLM_NIXL_SIDE_CHANNEL_PORT",
         source=rdma.chosen(ctx, "side_channel_port", NAME),
     )
 
@@ -131,7 +138,15 @@ def transfer_config(ctx: ProcessContext) -> Flag:
     backends = ctx.setting("nixl_backends")
     if backends:
         config[_EXTRA], sources[f"{_EXTRA}.backends"] = {"backends": list(backends)}, ctx.source("nixl_backends")
-    return Flag(_CONFIG, json=config, leaf_sources=sources, per_node=("engine_id",))
+    sources |= (unread := held.unread_keys(ctx, NAME))
+    return Flag(
+        _CONFIG,
+        json=config,
+        leaf_sources=sources,
+        leaf_options={"kv_connector": "connector", "kv_role": FIXED, **dict.fromkeys(unread, FIXED)},
+        leaf_agreeing=AGREEING,
+        per_node=("engine_id",),
+    )
 
 
 def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:

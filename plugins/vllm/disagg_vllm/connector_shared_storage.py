@@ -20,9 +20,9 @@ from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import Extension, SharedValue
 from disagg_run.errors import SpecError, TopologyError
 from disagg_run.hookspecs import hookimpl
-from disagg_run.records import Command, ContainerNeeds, Flag, Mount, ServiceProcess, Simulation, flag
+from disagg_run.records import FIXED, Command, ContainerNeeds, Flag, Mount, ServiceProcess, Simulation, flag
 from disagg_run.sources import Source
-from disagg_vllm import models, parallel, rdma, router, settings
+from disagg_vllm import held, models, parallel, rdma, router, settings
 from disagg_vllm.environment import is_loopback
 
 NAME = "vllm-shared-storage"
@@ -74,7 +74,7 @@ def disagg_args(ctx: ProcessContext) -> Iterable[Flag]:
     if ctx.process.kind == "router":
         return router.told_workers(ctx)
     check(ctx)
-    return [transfer_config(ctx), flag("--no-enable-prefix-caching")]
+    return [transfer_config(ctx), flag("--no-enable-prefix-caching", option=FIXED)]
 
 
 @hookimpl
@@ -108,7 +108,15 @@ def transfer_config(ctx: ProcessContext) -> Flag:
         "kv_role": "kv_producer" if ctx.process.role == "prefill" else "kv_consumer",
         _EXTRA: {_KEY: place},
     }
-    return Flag("--kv-transfer-config", json=config, leaf_sources={f"{_EXTRA}.{_KEY}": source})
+    unread = held.unread_keys(ctx, NAME)
+    held_to = {"kv_connector": "connector", "kv_role": FIXED, f"{_EXTRA}.{_KEY}": f"settings.{_KEY}"}
+    return Flag(
+        "--kv-transfer-config",
+        json=config,
+        leaf_sources={f"{_EXTRA}.{_KEY}": source, **unread},
+        leaf_options={**held_to, **dict.fromkeys(unread, FIXED)},
+        leaf_agreeing={"kv_role": ("kv_both",)},
+    )
 
 
 def check(ctx: ProcessContext) -> None:

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import attrs
 
 from disagg_run.context import ProcessContext, RankContext, any_address, host_port
-from disagg_run.records import Flag, Listener, Probe, flag
+from disagg_run.option_flags import implied_flag
+from disagg_run.records import FIXED, Flag, Listener, Probe, flag
 from disagg_run.releases import at_least
 from disagg_run.settable_ports import settable
 from disagg_run.sources import Layer, Source
+from disagg_run.spec.model import ROLES
 from disagg_vllm import rdma
 from disagg_vllm.environment import is_numeric
 from disagg_vllm.listeners import ROUTER_TIMEOUT_S
@@ -20,6 +22,11 @@ from disagg_vllm.versions import REGISTRATION, ROUTER
 NAME = "vllm-moriio"
 
 DISCOVERY_PORT = 36367
+
+#: With these it does not wait for registrations.
+NO_WORKERS = tuple(
+    implied_flag(f"--{role}", option=FIXED, why="servers register with the router themselves") for role in ROLES
+)
 
 #: Name of the check that an expert waives to start serving before the router has named every server.
 REGISTRATIONS = "registrations"
@@ -72,10 +79,12 @@ def router_place(ctx: ProcessContext) -> tuple[str, int, Source, Source]:
 
 def router_flags(ctx: ProcessContext) -> Iterator[Flag]:
     """How the router finds its workers: they come to it."""
-    yield flag("--kv-connector", "moriio")
+    yield flag("--kv-connector", "moriio", option=FIXED)
+    yield from NO_WORKERS
     port, source = ctx.ports["discovery"], rdma.chosen(ctx, "discovery_port", NAME)
-    told = flag("--vllm-discovery-address", host_port(any_address(ctx.node.address), port), source=source)
-    yield attrs.evolve(told, remark=generation_remark(ctx))
+    told = flag("--vllm-discovery-address", host_port(any_address(ctx.node.address), port), source=source, option=FIXED)
+    own = host_port(ctx.node.address, port)
+    yield attrs.evolve(told, agreeing=(own,), remark=generation_remark(ctx))
 
 
 def generation_remark(ctx: RankContext) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.gpus import visible_gpus
 from disagg_run.rdma import collective_devices
-from disagg_run.records import EnvSetting
+from disagg_run.records import FIXED, EnvSetting
 from disagg_run.sources import Layer, Source
-from disagg_vllm import models, rdma
+from disagg_vllm import held, models, rdma
 from disagg_vllm.devices import device, is_amd
 
 #: In every public recipe: no development endpoints.
@@ -45,6 +45,7 @@ def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
     yield from _from_table(ctx)
     yield from _networks(ctx)
     yield from _shared_node(ctx)
+    yield from held.variables(ctx)
 
 
 def _from_table(ctx: ProcessContext) -> Iterator[EnvSetting]:
@@ -74,7 +75,8 @@ def _shared_node(ctx: ProcessContext) -> Iterator[EnvSetting]:
     """What keeps the servers of one node apart; a server that has a node to itself needs none of it."""
     yield from visible_gpus(ctx, device(ctx))
     if "window" in ctx.ports:
-        yield EnvSetting("VLLM_PORT", str(ctx.ports["window"]), source=_own(ctx, "first port of a window of its own"))
+        source = _own(ctx, "first port of a window of its own")
+        yield EnvSetting("VLLM_PORT", str(ctx.ports["window"]), source=source, option=FIXED)
 
 
 def is_loopback(address: str) -> bool:

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from disagg_run.context import ProcessContext, RankContext, any_address, host_port
-from disagg_run.records import Command, Flag, flag
+from disagg_run.option_flags import implied_flag
+from disagg_run.records import FIXED, Command, Flag, flag
 from disagg_run.settable_ports import port_source, router_port_source
 from disagg_run.spec.model import ROLES
-from disagg_vllm import parallel
+from disagg_vllm import held, parallel
 from disagg_vllm.environment import is_loopback
 from disagg_vllm.listeners import PROMETHEUS_PORT
 from disagg_vllm.versions import ROUTER_IMAGE
 
 PROGRAM = ("vllm-router",)
+
+#: Beside workers that it is told, it would wait for others (``/health`` stays 503; 0.1.17).
+NO_DISCOVERY = implied_flag("--vllm-discovery-address", option=FIXED, why="the router is told its workers")
 
 #: In every public recipe.
 POLICY = "consistent_hash"
@@ -22,14 +26,14 @@ POLICY = "consistent_hash"
 def router_command(ctx: ProcessContext) -> Command:
     """The router, in an image of its own where containers are used."""
     image = ctx.spec.router.image or ROUTER_IMAGE
-    return Command(program=PROGRAM, flags=(*_place(ctx), *_policies(ctx)), image=image)
+    return Command(program=PROGRAM, flags=(*_place(ctx), *_policies(ctx), *held.ROUTER), image=image)
 
 
 def _place(ctx: ProcessContext) -> Iterator[Flag]:
-    yield flag("--vllm-pd-disaggregation")
+    yield flag("--vllm-pd-disaggregation", option=FIXED)
     yield flag("--port", ctx.ports["http"], source=router_port_source(ctx))
     # Its own default is 127.0.0.1.
-    yield flag("--host", bound_address(ctx))
+    yield host_flag(ctx)
     yield flag("--log-level", "info")
     if ctx.set_by("prometheus_port") or ctx.ports["prometheus"] != PROMETHEUS_PORT:
         source = port_source(ctx, "prometheus", "prometheus_port", PROMETHEUS_PORT)
@@ -55,13 +59,14 @@ def told_workers(ctx: ProcessContext) -> Iterator[Flag]:
 
     The router starts when all are ready, so it need not wait half a minute between two looks.
     """
-    yield flag("--kv-connector", "nixl")
+    yield flag("--kv-connector", "nixl", option=FIXED)
     for role in ROLES:
         for head in ctx.heads_of(role):
-            yield flag(f"--{role}", head.url)
+            yield flag(f"--{role}", head.url, option=FIXED)
             if ctx.setting(parallel.HYBRID, role=role):
                 for address in head.followers:
-                    yield flag(f"--{role}", f"http://{host_port(address, head.ports['http'])}")
+                    yield flag(f"--{role}", f"http://{host_port(address, head.ports['http'])}", option=FIXED)
+    yield NO_DISCOVERY
     yield flag("--worker-startup-check-interval", 1)
 
 
@@ -75,3 +80,12 @@ def bound_address(ctx: RankContext) -> str:
     if ctx.spec.nodes and is_loopback(address):
         return address
     return any_address(address)
+
+
+def host_flag(ctx: RankContext, *, implied: bool = False) -> Flag:
+    """``--host`` of a server or the router, held to where the program is reached as planned."""
+    address = bound_address(ctx)
+    # A socket of :: takes IPv4 too, in both programs.
+    every = () if address == ctx.node.address else ("0.0.0.0", "::") if address == "0.0.0.0" else ("::",)
+    reached = (*every, ctx.node.address)
+    return Flag("--host", (address,), implied=implied, option=FIXED, agreeing=reached, per_node=("",))

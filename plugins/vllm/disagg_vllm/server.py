@@ -9,12 +9,12 @@ import attrs
 
 from disagg_run.context import ProcessContext
 from disagg_run.model_files import located
-from disagg_run.option_flags import implied_flag, option_flag
-from disagg_run.records import Command, Flag, flag
+from disagg_run.option_flags import option_flag
+from disagg_run.records import FIXED, Command, Flag, flag
 from disagg_run.roles import no_speculation, speculative_tokens
 from disagg_run.settable_ports import port_source
 from disagg_run.sources import Source
-from disagg_vllm import models, parallel, router, versions
+from disagg_vllm import held, models, parallel, router, versions
 from disagg_vllm.devices import is_amd
 from disagg_vllm.listeners import HTTP_PORT
 
@@ -39,7 +39,8 @@ def server_command(ctx: ProcessContext) -> Command:
     """
     spread = (*_parallelism(ctx), *_nodes(ctx))
     rest = (*_sizes(ctx), *_switches(ctx), *_further(ctx), *_speculation(ctx))
-    return Command(program=(*PROGRAM, located(ctx)[0]), flags=(*_place(ctx), *spread, *rest))
+    told = (*_place(ctx), *spread, *rest)
+    return Command(program=(*PROGRAM, located(ctx)[0]), flags=(*told, *held.server_flags(ctx)))
 
 
 def _place(ctx: ProcessContext) -> Iterator[Flag]:
@@ -47,13 +48,10 @@ def _place(ctx: ProcessContext) -> Iterator[Flag]:
     named = "served_model_name" if spec.served_model_name else "model"
     name = flag("--served-model-name", models.served_name(ctx), source=spec.source(named), option="served_model_name")
     yield attrs.evolve(name, remark=_device_remark(ctx))
-    # Beside the model as a word of the command the engine does not read it.
-    yield implied_flag("--model", located(ctx)[0], option="model_path")
     if parallel.serves_http(ctx):
         yield flag("--port", ctx.ports["http"], source=port_source(ctx, "http", "server_port", HTTP_PORT))
-        address = router.bound_address(ctx)
         # Where it is left out, it is 0.0.0.0.
-        yield Flag("--host", (address,), implied=address == "0.0.0.0", per_node=("",))
+        yield router.host_flag(ctx, implied=router.bound_address(ctx) == "0.0.0.0")
     yield flag("--trust-remote-code")
 
 
@@ -76,40 +74,33 @@ def _experts(ctx: ProcessContext) -> Iterator[Flag]:
         if part.expert_parallel:
             yield flag("--enable-expert-parallel", source=ctx.table_source(f"{path}expert_parallel"))
     if ctx.role_spec.expert_parallel:
-        source = ctx.spec.source(f"{ctx.process.role}.expert_parallel")
-        yield flag("--enable-expert-parallel", source=source)
+        yield option_flag(ctx, "--enable-expert-parallel", "expert_parallel")
 
 
 def _nodes(ctx: ProcessContext) -> Iterator[Flag]:
     """What the nodes of one worker need to find each other, and which of them serve HTTP."""
     process, head, size = ctx.process, ctx.head, parallel.sizes(ctx.role_spec)
-    serves = parallel.serves_http(ctx)
-    if serves:
-        yield implied_flag("--headless", option="nodes")
-    spans = parallel.spans_replica(ctx)
-    if not spans:
-        yield implied_flag("--nnodes", 1, option=f"{process.role}.tp")
-        yield implied_flag("--node-rank", 0, option="nodes")
     if process.node_count == 1 or head is None:
         return
-    if spans:
+    if parallel.spans_replica(ctx):
         yield flag("--nnodes", process.node_count, option=f"{process.role}.tp")
         yield flag("--node-rank", process.node_rank, option="nodes")
-        yield flag("--master-addr", head.address)
-        yield flag("--master-port", head.ports["master"])
+        yield flag("--master-addr", head.address, option=FIXED)
+        yield flag("--master-port", head.ports["master"], option=FIXED)
     if size.dp > 1:
-        yield flag("--data-parallel-address", head.address)
-        yield flag("--data-parallel-rpc-port", head.ports["dp_rpc"])
+        yield flag("--data-parallel-address", head.address, option=FIXED)
+        yield flag("--data-parallel-rpc-port", head.ports["dp_rpc"], option=FIXED)
     if parallel.spreads_ranks(ctx):
         ranks = parallel.local_ranks(ctx)
         yield flag("--data-parallel-size-local", len(ranks), option=f"{process.role}.dp")
         hybrid = bool(ctx.setting(parallel.HYBRID))
         if hybrid:
-            yield flag("--data-parallel-hybrid-lb", source=ctx.source(parallel.HYBRID))
+            option = f"settings.{parallel.HYBRID}"
+            yield flag("--data-parallel-hybrid-lb", source=ctx.source(parallel.HYBRID), option=option)
         if not process.head or hybrid:
             # On a head alone it would make that a server of its own ranks only.
             yield flag("--data-parallel-start-rank", ranks.start, option="nodes")
-    if not serves:
+    if not parallel.serves_http(ctx):
         yield flag("--headless", option="nodes")
 
 

