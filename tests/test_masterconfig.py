@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from disagg_run import LaunchPlan, plan
 from disagg_run.cli.main import main
 from disagg_run.spec.masterconfig import read_master_config
 from disagg_run.spec.options import OPTIONS
 from disagg_run.spec.reading import read_spec
+from tests.master_entries import SPACE, entry, settings_of
 from tests.parity.case import Case, host, load
 
 FILE = Path(__file__).parent / "parity" / "master.yaml"
@@ -69,7 +72,7 @@ def test_every_value_of_an_entry_has_its_line() -> None:
     lines = FILE.read_text(encoding="utf-8").splitlines()
     start = lines.index("dsr1-fp8-mi355x-sglang-disagg:")
     shown = {path: str(spec.source(path)) for path in ("model", "decode.tp", "decode.nodes", "connector")}
-    assert all(text.startswith("run file master.yaml:") for text in shown.values())
+    assert all(text.startswith("master config master.yaml:") for text in shown.values())
     at = {path: int(text.partition(".yaml:")[2].partition(":")[0]) for path, text in shown.items()}
     assert "model: deepseek-ai" in lines[at["model"] - 1]
     assert "tp: 8" in lines[at["decode.tp"] - 1]
@@ -107,9 +110,52 @@ def test_entries_are_listed_with_their_points(ran: RAN) -> None:
     code, out, err = ran("plan", "--master-config", str(FILE))
     assert (code, err) == (0, "")
     assert "kimik2.5-fp4-mi355x-atom-disagg" in out
-    assert out.splitlines()[-1] == "and 1 that are not disaggregated"
+    assert out.splitlines()[-1] == "and 1 that do not say disagg: true: dsr1-fp8-mi300x-sglang"
     rows = json.loads(ran("plan", "--master-config", str(FILE), "--format", "json")[1])
     assert [row["points"] for row in rows] == [2, 1, 3, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "points", "reason"),
+    [
+        ({("framework",): "atom"}, 1, "framework: unknown engine 'atom': did you mean 'atom-disagg'?"),
+        ({("modle",): "x"}, None, "unknown key 'modle': did you mean 'model'?"),
+        ({("scenarios",): []}, None, "there is no scenario 'fixed-seq-len'"),
+        ({(*SPACE, "prefill", "num-workers"): 1}, None, "unknown key 'num-workers': did you mean 'num-worker'?"),
+        ({("disagg",): "yes"}, None, "disagg: 'yes' is neither true nor false"),
+        ({("multinode",): ...}, None, "multinode is not true"),
+        (settings_of("decode", "DECODE_MPT_SIZE=1"), 1, "did you mean 'DECODE_MTP_SIZE'?"),
+    ],
+)
+def test_a_broken_entry_is_marked_in_the_list_and_gives_the_exit_code(
+    changes: dict[tuple[str | int, ...], Any], points: int | None, reason: str, ran: RAN, tmp_path: Path
+) -> None:
+    file = tmp_path / "m.yaml"
+    file.write_text(entry(changes) + entry({}).replace("one:", "two:", 1) + "three: {model: x}\n")
+    code, out, err = ran("plan", "--master-config", str(file))
+    assert (code, err) == (3, "")
+    _, broken, good, last = out.splitlines()
+    assert re.match(r"one .*  error: m\.yaml:\d+: ", broken)
+    assert reason in broken
+    assert good.split()[-1] == "1"
+    assert last == "and 1 that do not say disagg: true: three"
+    code, out, err = ran("plan", "--master-config", str(file), "--format", "json")
+    rows = json.loads(out)
+    assert [row["points"] for row in rows] == [points, 1]
+    assert reason in rows[0]["error"]
+    assert "error" not in rows[1]
+    assert (code, err) == (3, "disagg-run: left out 1 that do not say disagg: true: three\n")
+
+
+def test_a_point_is_written_in_one_way_in_the_list_and_in_messages(ran: RAN, tmp_path: Path) -> None:
+    file = tmp_path / "m.yaml"
+    changes = {(*SPACE, "spec-decoding"): "mtp", **settings_of("decode", "DECODE_MTP_SIZE=1")}
+    data = yaml.safe_load(entry(changes))
+    data["one"]["scenarios"]["fixed-seq-len"] *= 2
+    file.write_text(yaml.safe_dump(data))
+    out = ran("plan", "--master-config", str(file), "--entry", "one")[1]
+    assert out.count("1x TP8+MTP") == 4
+    assert ran("--dry-run", "--master-config", str(file))[2].count("prefill 1x TP8+MTP, decode 1x TP8+MTP") == 2
 
 
 def test_every_point_of_an_entry_is_planned(ran: RAN) -> None:
@@ -155,5 +201,5 @@ def test_where_there_is_a_choice_one_line_says_of_what(ran: RAN) -> None:
 def test_a_value_of_an_entry_is_explained_by_its_line(ran: RAN) -> None:
     asked = ("--master-config", str(FILE), "--entry", "kimik2.5-fp4-mi355x-atom-disagg")
     out = ran("explain", "tp", *asked)[1]
-    assert "run file master.yaml:" in out
+    assert "master config master.yaml:" in out
     assert "4 GPUs of 1 node for 1 worker" in out

@@ -178,7 +178,7 @@ def test_models_of_a_hub_are_found_by_the_names_of_the_table() -> None:
     assert model_name("Toy-7B", known) == "Toy-7B"
     assert model_name("maker/Toy-9B", known) == "Toy-9B"
     with pytest.raises(
-        SpecError, match=r"no model 'DeepSeek-V4-Pr' \(run file m\.yaml:3\): did you mean 'DeepSeek-V4-Pro'"
+        SpecError, match=r"no model 'DeepSeek-V4-Pr' \(master config m\.yaml:3\): did you mean 'DeepSeek-V4-Pro'"
     ):
         plan(read(entry({("model",): "deepseek-ai/DeepSeek-V4-Pr"})), host=host())
 

@@ -16,9 +16,11 @@ class Layer(enum.IntEnum):
     CONNECTOR = 3
     SITE = 4
     CONTRACT = 5
-    RUN_FILE = 6
-    VARIABLE = 7
-    COMMAND_LINE = 8
+    #: In place of a run file, never beside one.
+    MASTER_CONFIG = 6
+    RUN_FILE = 7
+    VARIABLE = 8
+    COMMAND_LINE = 9
 
     @property
     def label(self) -> str:
@@ -33,6 +35,7 @@ _LABELS = {
     Layer.CONNECTOR: "connector",
     Layer.SITE: "site plugin",
     Layer.CONTRACT: "environment contract",
+    Layer.MASTER_CONFIG: "master config",
     Layer.RUN_FILE: "run file",
     Layer.VARIABLE: "DISAGG_RUN_ variable",
     Layer.COMMAND_LINE: "command line",

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from disagg_run.cli.output import emit, json_text, one_line
+from disagg_run.cli.asking import read_asked
+from disagg_run.cli.output import emit, json_text, one_line, remark
 from disagg_run.errors import DisaggError
-from disagg_run.plain_text import columns
+from disagg_run.plain_text import columns, listed
 
 if TYPE_CHECKING:
     from disagg_run.host import Host
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def list_choice(given: Mapping[str, Any], form: str) -> int | None:
     """List the entries of a master config, or plan every point of one; None where a single launch is asked for.
 
-    Returns the exit code: that of the first point that cannot be planned, else 0.
+    Returns the exit code: that of the first entry that cannot be read or point that cannot be planned, else 0.
     """
     if given["master_config"] is None or given["point"] is not None:
         return None
@@ -28,21 +29,45 @@ def list_choice(given: Mapping[str, Any], form: str) -> int | None:
 
     config = read_master_config(Path(given["master_config"]))
     if given["entry"] is None:
-        return _entries(config, form)
+        return _entries(config, given, form)
     entry = config.entry(given["entry"])
     return None if len(entry.points) == 1 else _points(entry, given, form)
 
 
-def _entries(config: MasterConfig, form: str) -> int:
-    rows = [{"entry": e.name, "framework": e.framework, "model": e.model, "points": e.points} for e in config.lines()]
+def _entries(config: MasterConfig, given: Mapping[str, Any], form: str) -> int:
+    from disagg_run.host import build_host
+
+    host, code = build_host(), 0
+    rows: list[dict[str, Any]] = []
+    for line in config.lines():
+        row: dict[str, Any] = {"entry": line.name, "framework": line.framework, "model": line.model, "points": None}
+        try:
+            points = config.entry(line.name).points
+            row["points"] = len(points)
+            # All but the plan itself: that of every point of a large file takes long, and --entry makes it.
+            for point in points:
+                read_asked(given, host, point=point)
+        except DisaggError as error:
+            row["error"] = one_line(str(error))
+            code = code or error.exit_code
+        rows.append(row)
+    others = config.others()
+    skipped = f"{len(others)} that do not say disagg: true: {listed(others)}" if others else ""
     if form == "json":
         emit(json_text(rows))
-        return 0
-    head = ("entry", "framework", "model", "points")
-    emit(columns([head, *(tuple(map(str, row.values())) for row in rows)]))
-    if config.others():
-        emit(f"and {config.others()} that are not disaggregated\n")
-    return 0
+        if skipped:
+            remark(f"left out {skipped}")
+        return code
+    emit(columns([("entry", "framework", "model", "points"), *map(_entry_cells, rows)]))
+    if skipped:
+        emit(f"and {skipped}\n")
+    return code
+
+
+def _entry_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    points = "-" if row["points"] is None else str(row["points"])
+    error = f"  error: {row['error']}" if "error" in row else ""
+    return row["entry"], row["framework"], row["model"], f"{points}{error}"
 
 
 def _points(entry: Entry, given: Mapping[str, Any], form: str) -> int:
@@ -67,13 +92,12 @@ def _points(entry: Entry, given: Mapping[str, Any], form: str) -> int:
 
 
 def _shown(point: Point) -> dict[str, Any]:
-    mtp = "+MTP" if point.speculation == "mtp" else ""
     return {
         "isl": point.input_len,
         "osl": point.output_len,
         "concurrency": list(point.concurrency),
-        "prefill": f"{point.shapes['prefill']}{mtp}",
-        "decode": f"{point.shapes['decode']}{mtp}",
+        "prefill": point.shown("prefill"),
+        "decode": point.shown("decode"),
     }
 
 

@@ -44,17 +44,16 @@ class Fold:
         self.sources[".".join((*given.path, given.value))] = given.place.source
 
     def notices(self) -> tuple[tuple[str, Source], ...]:
-        """A remark for each value of the run file that holds against another one of the environment contract."""
+        """A remark for each value of a file that holds against another one of the environment contract."""
         found: dict[str, Source] = {}
         for path, before in self._contract.items():
             winner = self.winners[path]
             source = winner.place.source
-            if source.layer is not Layer.RUN_FILE or winner.type in ("args", "names", "simulation"):
-                continue
-            if winner.value != before.value:
+            of_file = source.layer in (Layer.RUN_FILE, Layer.MASTER_CONFIG)
+            if of_file and winner.type not in ("args", "names", "simulation") and winner.value != before.value:
                 text = (
                     f"{source} sets {winner.key} to {winner.text!r}, "
-                    f"{before.place.text} says {before.text!r}: the run file holds"
+                    f"{before.place.text} says {before.text!r}: the {source.layer.label} holds"
                 )
                 found[text] = source
         return tuple(found.items())

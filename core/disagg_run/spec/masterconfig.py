@@ -6,7 +6,6 @@ when it is asked for, and then strictly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import attrs
@@ -15,19 +14,18 @@ from disagg_run.errors import SpecError
 from disagg_run.input_files import read_text
 from disagg_run.near_miss import did_you_mean
 from disagg_run.plain_text import listed
-from disagg_run.spec.masterconfig_entry import SCENARIO, Entry, read_entry
+from disagg_run.spec.masterconfig_entry import Entry, read_entry
 from disagg_run.spec.masterconfig_node import ConfigNode
 from disagg_run.yamlfile import YamlDocument, read_yaml
 
 
 @attrs.frozen(kw_only=True)
 class EntryLine:
-    """An entry in the list of a file's entries, as far as that can be said without reading it strictly."""
+    """An entry in the list of a file's entries, with what it says of itself before it is read strictly."""
 
     name: str
     framework: str
     model: str
-    points: int
 
 
 class MasterConfig:
@@ -39,21 +37,17 @@ class MasterConfig:
             raise self._top.error("a master config is a mapping of entries by name")
 
     def lines(self) -> tuple[EntryLine, ...]:
-        """The disaggregated entries, in the order of the file."""
+        """The disaggregated entries, in the order of the file; also one whose ``disagg`` is neither true nor false."""
         return tuple(
-            EntryLine(
-                name=name,
-                framework=str(value.get("framework", "")),
-                model=str(value.get("model", "")),
-                points=sum(len(each) for each in _spaces(value)),
-            )
+            EntryLine(name=name, framework=str(value.get("framework", "")), model=str(value.get("model", "")))
             for name, value in self._top.value.items()
-            if isinstance(value, dict) and value.get("disagg") is True
+            if isinstance(value, dict) and value.get("disagg", False) is not False
         )
 
-    def others(self) -> int:
-        """How many entries are not disaggregated."""
-        return len(self._top.value) - len(self.lines())
+    def others(self) -> tuple[str, ...]:
+        """The names of the entries that do not say ``disagg: true``."""
+        listed_ones = {line.name for line in self.lines()}
+        return tuple(name for name in self._top.value if name not in listed_ones)
 
     def entry(self, name: str) -> Entry:
         """The entry of that name; SpecError where there is none, or where something in it is wrong."""
@@ -79,12 +73,3 @@ class MasterConfig:
 def read_master_config(path: Path) -> MasterConfig:
     """Read the master-config file at ``path``; SpecError where it cannot be read or is no YAML mapping."""
     return MasterConfig(read_yaml(read_text(path, "master config"), path.name))
-
-
-def _spaces(entry: Mapping[str, object]) -> Iterator[list[object]]:
-    scenarios = entry.get("scenarios")
-    runs = scenarios.get(SCENARIO) if isinstance(scenarios, dict) else None
-    for run in runs if isinstance(runs, list) else ():
-        space = run.get("search-space") if isinstance(run, dict) else None
-        if isinstance(space, list):
-            yield space

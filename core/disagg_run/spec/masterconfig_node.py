@@ -30,7 +30,7 @@ class ConfigNode:
         text = name or ".".join(
             keys[-2:] if len(keys) > 1 and keys[-2] in ("prefill", "decode", "router") else keys[-1:]
         )
-        return Place(source=Source(layer=Layer.RUN_FILE, where=where), text=f"{where}: {text}" if text else where)
+        return Place(source=Source(layer=Layer.MASTER_CONFIG, where=where), text=f"{where}: {text}" if text else where)
 
     def error(self, reason: str, *, remedy: str = "") -> SpecError:
         """An error of this place."""

@@ -83,8 +83,11 @@ class Point:
 
     def __str__(self) -> str:
         load = f"{self.input_len}/{self.output_len} at {'x'.join(map(str, self.concurrency))}"
-        mtp = " MTP" if self.speculation == "mtp" else ""
-        return f"{self.number} = {load}, {self.shapes['prefill']} + {self.shapes['decode']}{mtp}"
+        return f"{self.number} = {load}, prefill {self.shown('prefill')}, decode {self.shown('decode')}"
+
+    def shown(self, role: Role) -> str:
+        """A role in short: ``2x TP8+DPA+MTP``."""
+        return f"{self.shapes[role]}{'+MTP' if self.speculation == 'mtp' else ''}"
 
     def of_engine(self, engine: Engine, models: Iterable[str], gpus_per_node: int) -> Iterator[AnyAssignment]:
         """What the engine must interpret: model, connector, and variables of the core's options.
