@@ -206,14 +206,14 @@ def test_capture_sizes_are_a_list_of_numbers() -> None:
 
 
 def test_b41_an_override_keeps_what_the_launcher_depends_on() -> None:
-    args = ArgText(words=("--kv-transfer-config", '{"protocol": "tcp"}', "-tp", "4"))
+    args = ArgText(words=("--kv-transfer-config", '{"num_worker_threads": 8}', "-tp", "4"))
     process = planned(decode=RoleSpec(tp=4, args=[args]), prefill=RoleSpec(tp=4)).process("decode-0")
     assert json.loads(value(process, "--kv-transfer-config")) == {
         "kv_role": "kv_consumer",
         "kv_connector": "mooncake",
         "proxy_ip": "10.0.0.2",
         "handshake_port": 6301,
-        "protocol": "tcp",
+        "num_worker_threads": 8,
     }
     assert value(process, "--server-port") == "8020"
 

@@ -104,7 +104,7 @@ def _check_leaves(own: Flag, given: MergedFlag, ctx: ProcessContext) -> None:
         keys = path.split(".")
         meant = _leaf(own.json, keys)
         value = _leaf(given.json, keys)
-        if value != meant and str(value) != str(meant) and value not in own.leaf_agreeing.get(path, ()):
+        if value != meant and str(value) != str(meant) and str(value) not in own.leaf_agreeing.get(path, ()):
             planned = f"without {path}" if meant is None else f"for {meant!r}"
             raise FlagError(
                 f"{path} of {given.name} of {process} is {'not set' if value is None else repr(value)}"

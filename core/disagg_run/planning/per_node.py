@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import ipaddress
+from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
@@ -12,6 +13,7 @@ from disagg_run.planning.commands import BuiltCommand
 from disagg_run.planning.environment import MergedEnv
 from disagg_run.planning.values import flag_value
 from disagg_run.sources import Layer, Source
+from disagg_run.spec.model import Node
 
 #: What a program binds to be reached at every address of its node is right on all of them.
 _ANY = ("0.0.0.0", "::", "[::]")
@@ -43,9 +45,13 @@ def _given(what: str, value: object, source: Source) -> Iterator[NodeValue]:
         yield NodeValue(what, str(value), source)
 
 
-def check_per_node(found: Iterable[tuple[int, str, NodeValue]]) -> None:
-    """Refuse one value for several nodes; ``found``: rank and process of each. SpecError naming both processes."""
+def check_per_node(found: Iterable[tuple[int, str, NodeValue]], nodes: Sequence[Node]) -> None:
+    """Refuse one value for several ``nodes``, and an address that other nodes are told and cannot reach.
+
+    ``found``: rank and process of each. Raises SpecError naming value, source and processes.
+    """
     first: dict[NodeValue, tuple[int, str]] = {}
+    found = tuple(found)
     for rank, process, given in found:
         other_rank, other = first.setdefault(given, (rank, process))
         if other_rank != rank:
@@ -55,3 +61,19 @@ def check_per_node(found: Iterable[tuple[int, str, NodeValue]]) -> None:
                 remedy="leave it out, for each node's is planned, or give it to each process by its name"
                 f" (processes.{process} in a run file)",
             )
+    for rank, process, given in found if len(nodes) > 1 else ():
+        if _stays_inside(given.value) and not _stays_inside(nodes[rank].address):
+            raise SpecError(
+                f"{given.what} of {process} is {given.value!r} ({given.source}), where no other node reaches rank"
+                f" {rank} ({nodes[rank].name or nodes[rank].address})",
+                remedy="leave it out, for each node's is planned",
+            )
+
+
+def _stays_inside(address: str) -> bool:
+    """Whether an address means the machine that uses it: loopback, or every address."""
+    try:
+        parsed = ipaddress.ip_address(address.strip("[]"))
+    except ValueError:  # a name, or no address at all
+        return address == "localhost"
+    return parsed.is_loopback or parsed.is_unspecified

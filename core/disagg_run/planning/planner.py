@@ -114,12 +114,13 @@ class _Planning:
         peers = frozenset({ROUTER, *(draft.name for draft in services if draft.record.kind == "service")})
         ranks = self.basis.ranks(allocation.ports, peers)
         drafts = self._rank_drafts(ranks, listeners, services, allocation)
-        check_per_node(
-            (rank.context.rank, each.process.name, given)
+        given = [
+            (rank.context.rank, each.process.name, value)
             for rank in drafts
             for each in rank.processes
-            for given in each.node_values
-        )
+            for value in each.node_values
+        ]
+        check_per_node(given, self.basis.layout.nodes)
         check_targets(self.basis.spec, (each.process.name for rank in drafts for each in rank.processes))
         waived = check_parity(
             self.selection.parity,

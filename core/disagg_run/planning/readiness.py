@@ -102,6 +102,8 @@ def _told(
         yield (listener.flag, *flag_value(flags, catalogue, listener.flag, listener.flag_key))
     if listener.variable in env.env:
         yield listener.variable, env.env[listener.variable], env.provenance[f"env/{listener.variable}"][0][0]
+    elif listener.variable in env.secrets:
+        yield listener.variable, "a secret", env.provenance[f"secrets/{listener.variable}"][0][0]
 
 
 def order(

@@ -1,24 +1,25 @@
 """KV transfer by Mooncake: ``atom-mooncake``, the connector that ATOM brings.
 
 The engine reads ``kv_role, handshake_port, http_port, protocol, ib_device, num_worker_threads`` of the configuration.
-What has no setting here is merged by key from the user's flags: ``--kv-transfer-config '{"protocol": "tcp"}'``.
+What has no setting here is merged by key from the user's flags: ``--kv-transfer-config '{"num_worker_threads": 8}'``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from disagg_atom import settings
 from disagg_run import rdma
 from disagg_run.context import ProcessContext, RankContext
-from disagg_run.declarations import Extension
+from disagg_run.declarations import Extension, SharedValue
 from disagg_run.facts import Nic
 from disagg_run.hookspecs import hookimpl
 from disagg_run.node_needs import forced_gid
-from disagg_run.records import EnvSetting, Flag, Listener, Preflight
+from disagg_run.records import FIXED, EnvSetting, Flag, Listener, Preflight
 from disagg_run.settable_ports import settable
 from disagg_run.sources import Layer, Source
+from disagg_run.spec.model import Role
 
 NAME = "atom-mooncake"
 
@@ -31,6 +32,29 @@ LIBRARIES = "/opt/venv/lib/python3.10/site-packages/mooncake"
 GID_VARIABLES = ("MC_GID_INDEX", "NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX")
 
 
+#: What the engine takes to carry KV where it is not told.
+DEFAULT_PROTOCOL = "rdma"
+
+_DEVICE = "settings.ib_device"
+#: What the configuration by hand may not change. ``http_port`` is a label of the server's own port.
+_HELD = {
+    "kv_role": FIXED,
+    "kv_connector": "connector",
+    "proxy_ip": "nodes",
+    "handshake_port": "settings.handshake_port",
+    "http_port": FIXED,
+    "protocol": "settings.mooncake_protocol",
+}
+
+
+def protocol(ctx: RankContext, role: Role) -> str:
+    """What carries the KV of a role."""
+    return str(ctx.setting("mooncake_protocol", DEFAULT_PROTOCOL, role=role))
+
+
+PARITY = (SharedValue(name="kv-protocol", computed=protocol, why="KV goes from one transfer engine to the other"),)
+
+
 @hookimpl
 def disagg_plugin() -> Extension:
     return Extension(
@@ -39,6 +63,7 @@ def disagg_plugin() -> Extension:
         kind="connector",
         engines=("atom-disagg",),
         settings=settings.MOONCAKE,
+        parity=PARITY,
     )
 
 
@@ -103,7 +128,24 @@ def transfer_config(ctx: ProcessContext) -> Flag:
         if ctx.setting(setting) is not None:
             config[key] = ctx.setting(setting)
             sources[key] = ctx.source(setting)
-    return Flag("--kv-transfer-config", json=config, leaf_sources=sources, remark=device_remark(ctx))
+    return Flag(
+        "--kv-transfer-config",
+        json=config,
+        leaf_sources=sources,
+        leaf_options={**_HELD, "ib_device": _DEVICE} if named_devices(ctx)[0] else _HELD,
+        leaf_agreeing=_agreeing(ctx, config),
+        remark=device_remark(ctx),
+    )
+
+
+def _agreeing(ctx: ProcessContext, config: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """What a configuration by hand may say although the plan's does not."""
+    agreeing: dict[str, tuple[str, ...]] = {"http_port": (str(ctx.ports["http"]),)}
+    if "protocol" not in config:
+        agreeing["protocol"] = (DEFAULT_PROTOCOL,)
+    if "ib_device" not in config:
+        agreeing["ib_device"] = named_devices(ctx)[0]
+    return agreeing
 
 
 def device_remark(ctx: ProcessContext) -> str:
@@ -138,6 +180,10 @@ def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
         return
     address, why = data_address(ctx)
     yield EnvSetting("ATOM_HOST_IP", address, source=_own(why), per_node=True)
+    named, by = named_devices(ctx)
+    if len(named) == 1:
+        # The engine reads it in the place of ib_device.
+        yield EnvSetting("ATOM_MOONCAKE_IB_DEVICE", named[0], option=_DEVICE, implied=True, source=by)
     chosen = forced_gid(selected_nics(ctx))
     if chosen is not None:
         index, why = chosen

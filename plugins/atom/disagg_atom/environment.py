@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from disagg_atom import models
+from disagg_atom import held, models
 from disagg_atom.listeners import DP_MASTER_PORT
 from disagg_run.context import ProcessContext
 from disagg_run.gpus import visible_gpus
@@ -37,13 +37,14 @@ def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:
         yield EnvSetting(name, value, source=ctx.table_source(f"{path}.env.{name}"))
     if ctx.process.kind == "server":
         yield from _shared_node(ctx)
+        yield from held.variables(ctx)
 
 
 def _shared_node(ctx: ProcessContext) -> Iterator[EnvSetting]:
     """What keeps the servers of one node apart; a server that has a node to itself needs none of it."""
     yield from visible_gpus(ctx, "amd")
     if "dp_base" in ctx.ports:
-        yield EnvSetting("ATOM_DP_BASE_PORT", str(ctx.ports["dp_base"]))
+        yield EnvSetting("ATOM_DP_BASE_PORT", str(ctx.ports["dp_base"]), source=ctx.set_by("dp_base_port"))
     master = ctx.ports.get("dp_master")
     if master is not None and (ctx.shares_node or master != DP_MASTER_PORT):
-        yield EnvSetting("ATOM_DP_MASTER_PORT", str(master))
+        yield EnvSetting("ATOM_DP_MASTER_PORT", str(master), source=ctx.set_by("dp_master_port"))

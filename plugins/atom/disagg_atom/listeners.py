@@ -30,10 +30,11 @@ def server_listeners(ctx: ProcessContext) -> Iterator[Listener]:
     probe = Probe(kind="http", path="/health", timeout_s=timeout, served_model=served)
     yield settable(ctx, "http", f"{role}_port", HTTP_PORTS[role], probe=probe, flag="--server-port")
     if dp_ranks(ctx.role_spec) > 1:
-        yield Listener(name="dp_master", default_port=DP_MASTER_PORT)
-    if ctx.shares_node:
+        yield settable(ctx, "dp_master", "dp_master_port", DP_MASTER_PORT, variable="ATOM_DP_MASTER_PORT")
+    if ctx.shares_node or ctx.setting("dp_base_port") is not None:
         # One for each DP rank, in case every rank has a rendezvous of its own.
-        yield Listener(name="dp_base", default_port=DP_BASE_PORT, count=dp_ranks(ctx.role_spec))
+        count = dp_ranks(ctx.role_spec)
+        yield settable(ctx, "dp_base", "dp_base_port", DP_BASE_PORT, count=count, variable="ATOM_DP_BASE_PORT")
 
 
 def router_listeners(ctx: ProcessContext) -> Iterator[Listener]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from disagg_atom import held
 from disagg_atom.listeners import PROMETHEUS_PORT
 from disagg_run.context import ProcessContext
-from disagg_run.records import Command, Flag, flag
+from disagg_run.records import FIXED, Command, Flag, flag
 from disagg_run.settable_ports import port_source, router_port_source
 
 #: Where the engine's image has it.
@@ -21,17 +22,17 @@ def router_command(ctx: ProcessContext) -> Command:
 
 
 def _place(ctx: ProcessContext) -> Iterator[Flag]:
-    # In brackets as sglang-router, its relative, must have it: host and port are read as one address.
-    yield flag("--host", "[::]" if ":" in ctx.node.address else "0.0.0.0")
+    yield held.router_host(ctx)
     yield flag("--port", ctx.ports["http"], source=router_port_source(ctx))
 
 
 def _workers(ctx: ProcessContext) -> Iterator[Flag]:
-    yield flag("--pd-disaggregation")
+    yield flag("--pd-disaggregation", option=FIXED)
     for head in ctx.heads_of("prefill"):
-        yield flag("--prefill", head.url)
+        yield flag("--prefill", head.url, option="nodes")
     for head in ctx.heads_of("decode"):
-        yield flag("--decode", head.url)
+        yield flag("--decode", head.url, option="nodes")
+    yield from held.ROUTER
 
 
 def _policies(ctx: ProcessContext) -> Iterator[Flag]:
@@ -49,7 +50,7 @@ def _policies(ctx: ProcessContext) -> Iterator[Flag]:
 
 
 def _behaviour(ctx: ProcessContext) -> Iterator[Flag]:
-    yield flag("--backend", "atom")
+    yield flag("--backend", "atom", option="engine")
     yield flag("--log-level", "info")
     # A benchmark's load makes servers too slow for the router's health checks, which would then drop them.
     yield flag("--disable-health-check")

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import attrs
 
-from disagg_atom import models
+from disagg_atom import held, models
 from disagg_atom.listeners import HTTP_PORTS
-from disagg_run.context import ProcessContext, any_address
+from disagg_run.context import ProcessContext
 from disagg_run.errors import SpecError
 from disagg_run.gpus import check_vendor, known_vendor
 from disagg_run.model_files import located, located_by
@@ -40,19 +40,19 @@ def _place(ctx: ProcessContext) -> Iterator[Flag]:
     path, why = located(ctx)
     yield flag("--model", path, source=located_by(ctx), option="model_path")
     yield served_name_flag(ctx, models.served_name(ctx), told=bool(why))
-    yield Flag("--host", (any_address(ctx.node.address),), per_node=("",))
+    yield held.server_host(ctx)
     port = port_source(ctx, "http", f"{role}_port", HTTP_PORTS[role])
     yield flag("--server-port", ctx.ports["http"], source=port)
     yield flag("--trust-remote-code")
+    yield from held.server_flags(ctx)
 
 
 def _parallelism(ctx: ProcessContext) -> Iterator[Flag]:
-    role, spec, name = ctx.role_spec, ctx.spec, ctx.process.role
+    role = ctx.role_spec
     yield option_flag(ctx, "-tp", "tp", role.tp)
     yield option_flag(ctx, "-pp", "pp", role.pp, implied=role.pp == 1)
     yield option_flag(ctx, "-dp", "dp", role.dp, implied=role.dp == 1)
-    if role.expert_parallel:
-        yield flag("--enable-expert-parallel", source=spec.source(f"{name}.expert_parallel"))
+    yield option_flag(ctx, "--enable-expert-parallel", "expert_parallel", implied=not role.expert_parallel)
     yield option_flag(ctx, "--enable-dp-attention", "dp_attention", implied=not role.dp_attention)
     mode, path = models.mode(ctx)
     if mode.two_batch_overlap:

@@ -99,6 +99,8 @@ ENGINE = (
         env={"WAIT_ROUTER_TIMEOUT": None},
         minimum=1,
     ),
+    port_setting("dp_master_port", "port on which the DP ranks of a server meet (29500)"),
+    port_setting("dp_base_port", "first rendezvous port of a server's GPU processes; else any free one is taken"),
     *router_policies(),
     port_setting("prometheus_port", "port of the router's metrics (29100)"),
 )
