@@ -53,7 +53,7 @@ def test_atom_where_atom_disagg_was_meant_is_one_line() -> None:
         (
             {(*SPACE, "prefill", "tp"): 16},
             "tp: 16",
-            "tp 16 is more than the 8 GPUs of a node: tp is of a node: for a worker",
+            ": 16 is more than the 8 GPUs of a node: tp is of a node: for a worker",
         ),
         (
             {(*SPACE, "prefill", "num-worker"): 3, **settings_of("prefill", "PREFILL_NODES=1")},
@@ -68,7 +68,7 @@ def test_atom_where_atom_disagg_was_meant_is_one_line() -> None:
         (
             {(*SPACE, "decode", "tp"): 4, **settings_of("decode", "DECODE_NODES=2")},
             "tp: 4",
-            "tp 4 of each of 2 nodes for 1 worker: a worker over several nodes has all 8 GPUs of each",
+            ": 4 of each of 2 nodes for 1 worker: a worker over several nodes has all 8 GPUs of each",
         ),
         (settings_of("decode", "DECODE_NODES=two"), "- DECODE_NODES=two", "'two' is no number of nodes"),
         ({(*SPACE, "decode", "tp"): "8"}, "tp: '8'", "'8' is no whole number of at least 1"),

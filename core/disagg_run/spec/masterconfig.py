@@ -55,7 +55,7 @@ class MasterConfig:
             known = [line.name for line in self.lines()]
             raise SpecError(
                 f"{self._top.document.name} has no entry {name!r}",
-                remedy=f"{did_you_mean(name, known)} {listed(known, 20) or 'it has none'}".lstrip(),
+                remedy=f"{did_you_mean(name, known)} it has {listed(known, 20) or 'none'}".lstrip(),
             )
         return read_entry(name, self._top.below(name))
 

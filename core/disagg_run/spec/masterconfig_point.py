@@ -44,15 +44,14 @@ class RoleShape:
 
     def check_node(self, gpus_per_node: int) -> None:
         """Refuse a tp that is no share of a node of ``gpus_per_node`` GPUs, with SpecError."""
-        name = f"{self.role}: tp {self.tp}"
         if self.tp > gpus_per_node:
             raise self.place.error(
-                f"{name} is more than the {gpus_per_node} GPUs of a node",
+                f"{self.tp} is more than the {gpus_per_node} GPUs of a node",
                 remedy=f"tp is of a node: for a worker over several nodes add {self.role.upper()}_NODES=N",
             )
         if self.nodes > self.workers and self.tp != gpus_per_node:
             raise self.place.error(
-                f"{name} of each of {self.nodes} nodes for {count(self.workers, 'worker')}",
+                f"{self.tp} of each of {self.nodes} nodes for {count(self.workers, 'worker')}",
                 remedy=f"a worker over several nodes has all {gpus_per_node} GPUs of each",
             )
 
