@@ -106,6 +106,26 @@ def test_a_parser_that_reads_underscores_as_dashes_is_noticed(site: Site) -> Non
     assert "underscores" not in take_catalogue(site.python, ("@python", "-m", "toy_engine.other"))
 
 
+def test_the_suffixes_of_sizes_are_those_that_the_parser_takes(site: Site) -> None:
+    site.module(
+        "toy_engine.server",
+        """
+        def size(text):
+            for suffix, factor in (("k", 1000), ("Ki", 1024)):
+                if text.endswith(suffix):
+                    return int(text[: -len(suffix)]) * factor
+            return int(text)
+        p = argparse.ArgumentParser()
+        p.add_argument("--length", type=size)
+        p.parse_args()
+        """,
+        parser=True,
+    )
+    document = take_catalogue(site.python, SERVER)
+    assert [flag["kind"] for flag in document["flags"]] == ["size"]
+    assert document["suffixes"] == {"k": 1000, "Ki": 1024}
+
+
 def test_modules_of_the_program_are_not_shadowed_by_ours(site: Site) -> None:
     site.module("records", "NAMES = ['--mine']")
     site.module("toy_engine.server", "import records\np.add_argument(*records.NAMES)\np.parse_args()")

@@ -8,6 +8,7 @@ A catalogue is a JSON document; ``disagg-run catalogue`` writes one from an inst
 ``source``       where it was taken from, for people
 ``note``         oddities of the whole parser, for people (optional)
 ``underscores``  true where the parser itself turns ``--a_b`` into ``--a-b`` (optional)
+``suffixes``     what the parser multiplies a ``size`` by, for each suffix that it takes: ``{"k": 1000}`` (optional)
 ``flags``        a list of records:
 
 ``names``        the spellings that the parser declares, the first is how messages call it; [] for a positional
@@ -17,7 +18,7 @@ A catalogue is a JSON document; ``disagg-run catalogue`` writes one from an inst
 ``metavar``      how help shows the values, where the arity does not say all (optional)
 ``type``         the name of the value's type in the parser's own source; for people
 ``kind``         how a value is checked; absent where nothing is known, and then only choices are checked:
-                 ``str``, ``int``, ``float``, ``size`` (an integer, or one with a suffix: 8k, 1.5M, 2Gi), ``json`` (any
+                 ``str``, ``int``, ``float``, ``size`` (an integer, or one with a suffix: 8k), ``json`` (any
                  JSON), ``json_object``, ``json_or_text`` (a JSON object where it begins with a brace, else any text)
 ``literals``     texts taken besides those of the kind: ``["None"]``, ``["auto"]``
 ``choices``      texts allowed; with a kind of ``str`` exactly these; without a kind the parser may change the text
@@ -70,6 +71,8 @@ class FlagSpec:
     #: The type's name in the parser's own source.
     type: str = ""
     literals: tuple[str, ...] = ()
+    #: Factor of each suffix that a ``size`` may have; empty = not known.
+    suffixes: Mapping[str, int] = attrs.field(factory=dict)
     choices: tuple[str, ...] = ()
     #: The parser's default; None = none, or not known.
     default: Any = None
@@ -102,6 +105,7 @@ class Catalogue:
         self.source = str(document.get("source", ""))
         #: Whether the parser reads ``_`` in a long flag's name as ``-``.
         self.underscores = bool(document.get("underscores"))
+        self._suffixes: Mapping[str, int] = document.get("suffixes", {})
         self._raw: dict[str, Mapping[str, Any]] = {}
         for raw in document["flags"]:
             for name in _spellings(raw):
@@ -181,12 +185,18 @@ class Catalogue:
             kind=kind,
             type=raw.get("type", ""),
             literals=tuple(raw.get("literals", ())),
+            suffixes=self._suffixes if kind == "size" else {},
             choices=tuple(str(choice) for choice in raw.get("choices") or ()),
             default=raw.get("default"),
             repeatable=raw.get("repeatable", False),
             deprecated=raw.get("deprecated", False),
             successor=raw.get("successor", ""),
         )
+
+
+def folded(text: str) -> str:
+    """A choice as it is compared where the parser may change the text first."""
+    return text.lower().replace("-", "_")
 
 
 def _negations(raw: Mapping[str, Any]) -> set[str]:

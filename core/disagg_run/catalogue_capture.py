@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # Python 3.8 has no dict[str, Any]; annotations are never eva
 #: Text that no kind but plain text takes, and that shows whether the parser changes case or dashes.
 PLAIN_TEXT = "Zq-Zq text"
 TRIAL_TEXTS = ("", "None", "auto", PLAIN_TEXT, "{}", '{"zq": 1}', "[]", "7", "7.5", "1k")
+#: What may stand behind a number in a size.
+TRIAL_SUFFIXES = [letter + more for more in ("", "i", "B", "iB") for letter in "kKmMgGtT"]
 
 
 class Converted(BaseException):
@@ -89,6 +91,8 @@ class Capture:
             found["underscores"] = self.equates_underscores(outer, words)
             for action, flag in flags:
                 flag.update(value_kind(action))
+                if flag.get("kind") == "size":
+                    found.setdefault("suffixes", {}).update(size_suffixes(action.type))
         self.write(found)
         os._exit(0)
 
@@ -273,6 +277,15 @@ def kind_of(taken: Record) -> str:
     if "7" not in taken:
         return ""
     return "size" if "1k" in taken else "float" if "7.5" in taken else "int"
+
+
+def size_suffixes(convert: Any) -> Record:
+    """What a type of sizes multiplies by, for each suffix that it takes."""
+    found: Record = {}
+    for suffix in TRIAL_SUFFIXES:
+        with contextlib.suppress(BaseException):  # as above: a refusal
+            found[suffix] = int(convert("1" + suffix))
+    return found
 
 
 def main() -> None:

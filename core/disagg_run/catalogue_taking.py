@@ -67,6 +67,8 @@ def take_catalogue(
     head["source"] = f"{found['distribution'] or shown} {found['version'] or version}, its own parser"
     if found.get("underscores"):
         head["underscores"] = True
+    if found.get("suffixes"):
+        head["suffixes"] = found["suffixes"]
     return {**head, "flags": flags}
 
 

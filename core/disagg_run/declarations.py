@@ -82,7 +82,10 @@ class GoneFlag:
 
 @attrs.frozen(kw_only=True)
 class SharedValue:
-    """A setting that prefill and decode must have in common, compared once the commands are finished."""
+    """A setting that prefill and decode must have in common, compared once the commands are finished.
+
+    Values are compared by what they mean: as the catalogue's kind of the flag reads them, JSON as data.
+    """
 
     #: Name for ``--waive`` and messages: ``block-size``.
     name: str
@@ -93,6 +96,9 @@ class SharedValue:
     computed: Callable[[RankContext, Role], Any] | None = None
     #: Key path inside a JSON-valued flag: ``("kv_connector_extra_config", "read_mode")``.
     key: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Function of the plugin that says what a value means to the engine, where its kind does not: both spellings of a
+    #: number format are one. It gets the text or JSON value, the parser's default or None where nothing is given.
+    meaning: Callable[[Any], Any] | None = None
     #: Why they must agree, in one clause; a function of the plugin where that depends on the plan.
     why: str | Callable[[RankContext], str] = ""
     #: Engine versions for which it holds.

@@ -7,13 +7,14 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-from disagg_run.catalogue import Catalogue, FlagSpec, version_key
+from disagg_run.catalogue import Catalogue, FlagSpec, folded, version_key
 from disagg_run.declarations import GoneFlag
 from disagg_run.errors import FlagError
+from disagg_run.flag_meaning import read_size
 from disagg_run.flag_merging import MergedFlag, broken_json, too_deep
 from disagg_run.near_miss import nearest
 
-#: An integer, or a number with a decimal (k, M, g …) or binary (K, Ki, Mi …) suffix.
+#: A number with a decimal (k, M, g …) or binary (K, Ki, Mi …) suffix: what parsers whose own are not known may take.
 _SIZE = re.compile(r"\s*\d+(\.\d+)?([kKmMgGtT]i?)\s*\Z")
 
 
@@ -138,8 +139,9 @@ def _value_problem(spec: FlagSpec, values: tuple[str, ...]) -> _Problem | None:
     for value in values:
         if value in spec.literals:
             continue
-        if spec.kind and not _is_of_kind(value, spec.kind):
-            return f"takes {_KIND_WORDS[spec.kind]}, not {value!r}", ""
+        if spec.kind and not _is_of_kind(value, spec):
+            known = f": {', '.join(spec.suffixes)}" if spec.suffixes else " such as 8k"
+            return f"takes {_KIND_WORDS[spec.kind]}{known if spec.kind == 'size' else ''}, not {value!r}", ""
         if spec.choices and not _is_choice(value, spec):
             return f"does not take {value!r}", _choices_remedy(value, spec)
     return None
@@ -149,21 +151,23 @@ _KIND_WORDS = {
     "str": "text",
     "int": "an integer",
     "float": "a number",
-    "size": "an integer, or one with a suffix such as 8k",
+    "size": "an integer, or one with a suffix",
     "json": "JSON",
     "json_object": "a JSON object",
     "json_or_text": "a JSON object or plain text",
 }
 
 
-def _is_of_kind(value: str, kind: str) -> bool:
+def _is_of_kind(value: str, spec: FlagSpec) -> bool:
+    kind = spec.kind
     try:
         if kind == "int":
             int(value)
         elif kind == "float":
             float(value)
         elif kind == "size":
-            return bool(_SIZE.match(value)) or int(value) is not None
+            loose = not spec.suffixes and _SIZE.match(value)
+            return bool(loose) or read_size(value, spec.suffixes) is not None
         elif kind == "json":
             json.loads(value)
         elif kind == "json_object":
@@ -179,18 +183,14 @@ def _is_choice(value: str, spec: FlagSpec) -> bool:
     if value in spec.choices:
         return True
     if spec.kind == "int":
-        return int(value) in [int(choice) for choice in spec.choices if _is_of_kind(choice, "int")]
+        return int(value) in [int(choice) for choice in spec.choices if _is_of_kind(choice, spec)]
     if spec.kind is None:
-        return _folded(value) in map(_folded, spec.choices)
+        return folded(value) in map(folded, spec.choices)
     return False
 
 
-def _folded(text: str) -> str:
-    return text.lower().replace("-", "_")
-
-
 def _choices_remedy(value: str, spec: FlagSpec) -> str:
-    by_folded = {_folded(choice): choice for choice in spec.choices}
-    near = nearest(_folded(value), by_folded)
+    by_folded = {folded(choice): choice for choice in spec.choices}
+    near = nearest(folded(value), by_folded)
     meant = f"did you mean {by_folded[near]!r}? " if near else ""
     return f"{meant}it takes {', '.join(spec.choices)}"

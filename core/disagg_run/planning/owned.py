@@ -9,6 +9,7 @@ from typing import Any
 from disagg_run.catalogue import Catalogue
 from disagg_run.context import ProcessContext
 from disagg_run.errors import FlagError, SpecError
+from disagg_run.flag_meaning import says, words_meaning
 from disagg_run.flags import MergedFlag
 from disagg_run.planning.environment import MergedEnv
 from disagg_run.records import EnvSetting, Flag
@@ -95,7 +96,10 @@ def _agree(own: Flag, given: MergedFlag, catalogue: Catalogue | None) -> bool:
         return not set(given.values).intersection(own.contrary)
     if not own.values:  # a switch
         return off == (own.implied or (catalogue is not None and catalogue.is_negation(own.name)))
-    return given.values == own.values or (len(given.values) == 1 and given.values[0] in own.agreeing)
+    if len(given.values) == 1 and given.values[0] in own.agreeing:
+        return True
+    spec = catalogue.lookup(own.name) if catalogue else None
+    return bool(words_meaning(given.values, spec) == words_meaning(own.values, spec))
 
 
 def _check_leaves(own: Flag, given: MergedFlag, ctx: ProcessContext) -> None:
@@ -104,7 +108,7 @@ def _check_leaves(own: Flag, given: MergedFlag, ctx: ProcessContext) -> None:
         keys = path.split(".")
         meant = _leaf(own.json, keys)
         value = _leaf(given.json, keys)
-        if value != meant and str(value) != str(meant) and str(value) not in own.leaf_agreeing.get(path, ()):
+        if not says(value, meant) and str(value) not in own.leaf_agreeing.get(path, ()):
             planned = f"without {path}" if meant is None else f"for {meant!r}"
             raise FlagError(
                 f"{path} of {given.name} of {process} is {'not set' if value is None else repr(value)}"

@@ -12,13 +12,25 @@ from disagg_run.catalogue import Catalogue
 from disagg_run.context import RankContext
 from disagg_run.declarations import SharedValue
 from disagg_run.errors import DisaggError, ParityError, PluginError
+from disagg_run.flag_meaning import default_meaning, flag_meaning, json_meaning
 from disagg_run.flags import MergedFlag
 from disagg_run.planning.document import Remark
 from disagg_run.planning.environment import MergedEnv
 from disagg_run.planning.resolve import in_range
-from disagg_run.planning.values import flag_value
+from disagg_run.planning.values import flag_value, flags_called
 from disagg_run.sources import CORE_DEFAULT, Source
 from disagg_run.spec.model import Role
+
+
+@attrs.frozen
+class _Given:
+    """What one worker has of a shared value."""
+
+    #: As messages show it; None = nothing is given.
+    shown: Any
+    #: What it means to the engine: what is compared.
+    meaning: Any
+    source: Source | str
 
 
 @attrs.frozen(kw_only=True)
@@ -57,14 +69,14 @@ def _first_difference(value: SharedValue, sides: Sequence[Side]) -> str | None:
     if not sides:
         return None
     first = sides[0]
-    here, here_source = _value(value, first)
+    here = _given(value, first)
     for side in sides[1:]:
-        there, there_source = _value(value, side)
-        if here != there:
+        there = _given(value, side)
+        if here.meaning != there.meaning:
             why = _called(value, value.why, side, side.context) if callable(value.why) else value.why
             return (
-                f"{value.name} is {_shown(here)} for {first.process} ({here_source}) but {_shown(there)} for"
-                f" {side.process} ({there_source}){f', and {why}' if why else ''}"
+                f"{value.name} is {_shown(here.shown)} for {first.process} ({here.source}) but"
+                f" {_shown(there.shown)} for {side.process} ({there.source}){f', and {why}' if why else ''}"
             )
     return None
 
@@ -73,19 +85,31 @@ def _shown(value: Any) -> str:
     return "not set" if value is None else repr(value)
 
 
-def _value(shared: SharedValue, side: Side) -> tuple[Any, Source | str]:
+def _given(shared: SharedValue, side: Side) -> _Given:
     if shared.computed is not None:
         value = _called(shared, shared.computed, side, side.context, side.role)
-        return value, f"by {shared.computed.__name__}"
+        return _Given(value, value, f"by {shared.computed.__name__}")
     if shared.env:
         provenance = side.env.provenance.get(f"env/{shared.env}")
-        return (side.env.env.get(shared.env), provenance[0][0]) if provenance else (None, CORE_DEFAULT)
+        text = side.env.env.get(shared.env) if provenance else None
+        return _Given(text, _meaning(shared, side, text, text), provenance[0][0] if provenance else CORE_DEFAULT)
     value, source = flag_value(side.flags, side.catalogue, shared.flag, shared.key)
-    if value is not None:
-        return value, source
+    meant = json_meaning(value) if shared.key else flag_meaning(_occurrences(shared, side), side.catalogue)
+    if value is not None and (shared.key or meant is not None):
+        return _Given(value, _meaning(shared, side, value, meant), source)
     spec = side.catalogue.lookup(shared.flag) if side.catalogue else None
     default = None if shared.key else getattr(spec, "default", None)
-    return (None if default is None else _comparable(default)), f"the engine's own default of {shared.flag}"
+    shown = None if default is None else _comparable(default)
+    meant = None if shared.key else default_meaning(spec)
+    return _Given(shown, _meaning(shared, side, shown, meant), f"the engine's own default of {shared.flag}")
+
+
+def _occurrences(shared: SharedValue, side: Side) -> tuple[MergedFlag, ...]:
+    return tuple(flags_called(side.flags, side.catalogue, shared.flag))
+
+
+def _meaning(shared: SharedValue, side: Side, value: Any, meant: Any) -> Any:
+    return meant if shared.meaning is None else _called(shared, shared.meaning, side, value)
 
 
 def _called(shared: SharedValue, function: Callable[..., Any], side: Side, *arguments: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 from disagg_run.catalogue import Catalogue
 from disagg_run.context import host_port
 from disagg_run.errors import PlanError, PluginError, PortError
+from disagg_run.flag_meaning import says
 from disagg_run.flags import MergedFlag
 from disagg_run.planning.document import After, PlannedProcess, Ready
 from disagg_run.planning.environment import MergedEnv
@@ -86,7 +87,7 @@ def check_told_ports(
             continue
         port = ports[listener.name]
         for what, told, source in _told(listener, flags, env, catalogue):
-            if told is not None and str(told) != str(port):
+            if told is not None and not says(told, port):
                 raise PortError(
                     f"{what} of {process} says {told!r} ({source}) but the plan gives it port {port} as"
                     f" {listener.name!r}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from disagg_run.catalogue import Catalogue
@@ -17,11 +17,17 @@ def flag_value(
 
     Words are joined by blanks, a switch is its own name; (None, core default) where the flag or key is absent.
     """
+    for flag in flags_called(flags, catalogue, name):
+        return _value(flag, key)
+    return None, CORE_DEFAULT
+
+
+def flags_called(flags: Iterable[MergedFlag], catalogue: Catalogue | None, name: str) -> Iterator[MergedFlag]:
+    """The flag ``name``, under any of its names: one at most, all occurrences of a repeatable one."""
     spec = catalogue.lookup(name) if catalogue else None
     for flag in flags:
         if flag.name == name or (spec is not None and catalogue is not None and catalogue.lookup(flag.name) is spec):
-            return _value(flag, key)
-    return None, CORE_DEFAULT
+            yield flag
 
 
 def _value(flag: MergedFlag, key: tuple[str, ...]) -> tuple[Any, Source]:

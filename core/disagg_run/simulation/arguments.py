@@ -18,7 +18,11 @@ from typing import Any, Literal, NoReturn
 
 Style = Literal["argparse", "clap"]
 
-_SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+#: Factors of sizes for a catalogue that does not say what its parser takes.
+_SUFFIXES: Mapping[str, int] = {
+    **{letter: 1000 ** (power + 1) for power, letter in enumerate("kmgt")},
+    **{letter + more: 1024 ** (power + 1) for power, letter in enumerate("KMGT") for more in ("", "i")},
+}
 
 
 class StandInParser(argparse.ArgumentParser):
@@ -108,7 +112,7 @@ def build_parser(document: Mapping[str, Any], *, prog: str, style: Style = "argp
         elif set(names) & {"-h", "--help"}:
             continue
         else:
-            _add_option(parser, flag, names)
+            _add_option(parser, flag, names, document.get("suffixes", _SUFFIXES))
     return parser
 
 
@@ -117,7 +121,9 @@ def _option_names(flag: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(name for name in names if name.startswith("-")))
 
 
-def _add_option(parser: argparse.ArgumentParser, flag: Mapping[str, Any], names: list[str]) -> None:
+def _add_option(
+    parser: argparse.ArgumentParser, flag: Mapping[str, Any], names: list[str], suffixes: Mapping[str, int]
+) -> None:
     dest = next((name for name in names if name.startswith("--")), names[0]).lstrip("-").replace("-", "_")
     arity = flag.get("arity", 1)
     options: dict[str, Any] = {"dest": dest, "default": flag.get("default")}
@@ -130,7 +136,7 @@ def _add_option(parser: argparse.ArgumentParser, flag: Mapping[str, Any], names:
     if arity == 0:
         parser.add_argument(*names, action="store_true", **{**options, "default": bool(flag.get("default"))})
         return
-    convert = options["type"] = _converter(flag)
+    convert = options["type"] = _converter(flag, suffixes)
     if flag.get("choices"):
         options["choices"] = [convert(choice) for choice in flag["choices"]]
     least, dash, most = str(arity).partition("-")
@@ -182,7 +188,7 @@ def after_program(argv: Sequence[str], program: Sequence[str]) -> list[str]:
 # --- types -------------------------------------------------------------------------------------------------------
 
 
-def _converter(flag: Mapping[str, Any]) -> Callable[[str], Any]:
+def _converter(flag: Mapping[str, Any], suffixes: Mapping[str, int]) -> Callable[[str], Any]:
     """The conversion of a flag's values; its ``__name__`` is what argparse shows in ``invalid X value``.
 
     A literal of the flag (``None``, ``auto``) is taken and counts as not given.
@@ -192,6 +198,8 @@ def _converter(flag: Mapping[str, Any]) -> Callable[[str], Any]:
     if name == "str":
         return str
     convert: Callable[[str], Any] = _KINDS.get(str(kind), str)
+    if kind == "size":
+        convert = partial(_size, suffixes)
     if kind is None and choices:
         spellings = {_folded(choice): choice for choice in choices}
         convert = partial(_nearest_spelling, spellings)
@@ -211,11 +219,14 @@ def _nearest_spelling(spellings: Mapping[str, str], text: str) -> str:
     return spellings.get(_folded(text), text)
 
 
-def _size(text: str) -> int:
-    found = re.fullmatch(r"(-?\d+(?:\.\d+)?)(?:([kKmMgGtT])i?)?", text.strip())
-    if not found or (not found[2] and "." in found[1]):
+def _size(suffixes: Mapping[str, int], text: str) -> int:
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]+)", text.strip())
+    if not found:
+        return int(text)
+    if found[2] not in suffixes:
         raise ValueError(text)
-    return int(float(found[1]) * _SUFFIX[found[2]]) if found[2] else int(found[1])
+    number, factor = found[1], suffixes[found[2]]
+    return int(float(number) * factor) if factor % 10 == 0 else int(number) * factor
 
 
 def _json_object(text: str) -> Any:
@@ -232,7 +243,6 @@ def _json_or_text(text: str) -> Any:
 _KINDS: Mapping[str, Callable[[str], Any]] = {
     "int": int,
     "float": float,
-    "size": _size,
     "json": json.loads,
     "json_object": _json_object,
     "json_or_text": _json_or_text,

@@ -12,7 +12,7 @@ from disagg_run.gpus import check_vendor
 from disagg_run.hookspecs import hookimpl
 from disagg_run.records import EnvSetting, Flag, Preflight
 from disagg_run.sources import Layer, Source
-from disagg_sglang import models, settings, transfer
+from disagg_sglang import models, settings, speculation, transfer
 from disagg_sglang.devices import device
 
 NAME = "sglang-mori"
@@ -43,6 +43,7 @@ def disagg_plugin() -> Extension:
             SharedValue(
                 name="speculation",
                 flag="--speculative-algorithm",
+                meaning=speculation.algorithm,
                 why="the draft's KV moves along",
                 versions=">=0.5.14",
             ),

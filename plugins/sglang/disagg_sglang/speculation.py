@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import attrs
 
@@ -10,6 +11,11 @@ from disagg_run.context import ProcessContext
 from disagg_run.records import EnvSetting, Flag, flag
 from disagg_run.roles import no_speculation, speculative_tokens
 from disagg_sglang import models
+
+
+def algorithm(value: Any) -> Any:
+    """What ``--speculative-algorithm`` means: one has two names (0.5.16; a model may yet make another of both)."""
+    return "EAGLE" if value == "NEXTN" else value
 
 
 def flags(ctx: ProcessContext) -> Iterator[Flag]:

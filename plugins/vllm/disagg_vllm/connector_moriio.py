@@ -19,7 +19,7 @@ from disagg_run.records import FIXED, ContainerNeeds, EnvSetting, Flag, Listener
 from disagg_run.releases import at_least
 from disagg_run.settable_ports import settable
 from disagg_run.sources import Source
-from disagg_vllm import discovery, held, models, parallel, rdma, settings, ucx
+from disagg_vllm import discovery, held, meaning, models, parallel, rdma, settings, ucx
 from disagg_vllm.devices import device
 from disagg_vllm.moriio_keys import KEYS_SINCE, VARIABLES, later_keys, tuning, tuning_variables
 
@@ -70,14 +70,18 @@ PARITY = (
         name="transfer-mode",
         flag="--kv-transfer-config",
         key=(_EXTRA, "read_mode"),
+        meaning=meaning.reads,
         why=_WHY,
         versions=">=0.23",
     ),
-    SharedValue(name="transfer-mode", env=VARIABLES["read_mode"], why=_WHY, versions="<0.23"),
+    SharedValue(
+        name="transfer-mode", env=VARIABLES["read_mode"], meaning=meaning.reads, why=_WHY, versions="<0.23"
+    ),
     SharedValue(
         name="transfer-backend",
         flag="--kv-transfer-config",
         key=(_EXTRA, "backend"),
+        meaning=meaning.moriio_backend,
         why="one side would speak to hardware that the other does not use",
     ),
 )

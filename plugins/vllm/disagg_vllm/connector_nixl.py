@@ -10,7 +10,7 @@ from disagg_run.declarations import Extension, SharedValue
 from disagg_run.hookspecs import hookimpl
 from disagg_run.records import FIXED, ContainerNeeds, EnvSetting, Flag, Listener, ServiceProcess
 from disagg_run.sources import Layer, Source
-from disagg_vllm import devices, held, models, parallel, rdma, router, settings, ucx
+from disagg_vllm import devices, held, meaning, models, parallel, rdma, router, settings, ucx
 
 NAME = "vllm-nixl"
 
@@ -60,6 +60,7 @@ PARITY = (
         name="nixl-backends",
         flag=_CONFIG,
         key=(_EXTRA, "backends"),
+        meaning=meaning.nixl_backends,
         why="one side would speak to a transport that the other has not loaded",
     ),
     SharedValue(name="kv-cache-layout", env="VLLM_KV_CACHE_LAYOUT", why="KV is moved as it lies in memory"),
@@ -143,10 +144,17 @@ def transfer_config(ctx: ProcessContext) -> Flag:
         _CONFIG,
         json=config,
         leaf_sources=sources,
-        leaf_options={"kv_connector": "connector", "kv_role": FIXED, **dict.fromkeys(unread, FIXED)},
+        leaf_options={**_held(ctx), **dict.fromkeys(unread, FIXED)},
         leaf_agreeing=AGREEING,
         per_node=("engine_id",),
     )
+
+
+def _held(ctx: ProcessContext) -> dict[str, str]:
+    """Leaves that follow from the plan, with the option that changes each."""
+    leaves = {"kv_connector": "connector", "kv_role": FIXED}
+    # One for all servers of a node would be one for several: peers keep what they know of each other by it.
+    return {**leaves, "engine_id": FIXED} if ctx.shares_node else leaves
 
 
 def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:

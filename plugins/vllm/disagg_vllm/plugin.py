@@ -11,15 +11,22 @@ from disagg_run.model_files import model_to_mount
 from disagg_run.node_needs import container_needs
 from disagg_run.records import Command, ContainerNeeds, EnvSetting, Listener, Preflight, Simulation
 from disagg_run.simulation.offline import OFFLINE
-from disagg_vllm import environment, listeners, models, preflight, router, server, settings, versions
+from disagg_vllm import environment, listeners, meaning, models, preflight, router, server, settings, versions
 from disagg_vllm.devices import device
 
 #: What prefill and decode must have in common, whatever the connector.
 PARITY = (
     SharedValue(name="block-size", flag="--block-size", why="KV moves block by block"),
     SharedValue(name="kv-cache-dtype", flag="--kv-cache-dtype", why="KV is moved as it lies in memory"),
-    SharedValue(name="dtype", flag="--dtype", why="KV is moved as it lies in memory"),
-    SharedValue(name="attention-backend", flag="--attention-backend", why="it fixes how KV lies in memory"),
+    SharedValue(
+        name="dtype", flag="--dtype", meaning=meaning.number_format, why="KV is moved as it lies in memory"
+    ),
+    SharedValue(
+        name="attention-backend",
+        flag="--attention-backend",
+        meaning=meaning.attention_backend,
+        why="it fixes how KV lies in memory",
+    ),
     SharedValue(
         name="hybrid-kv-cache-manager",
         flag="--disable-hybrid-kv-cache-manager",

@@ -14,6 +14,7 @@ import attrs
 from disagg_run.simulation.arguments import version_key
 from disagg_run.simulation.listeners import node_address
 from disagg_run.simulation.process import Died
+from disagg_vllm import meaning
 
 _ROLES: Mapping[str, Literal["prefill", "decode", "both"]] = {
     "kv_producer": "prefill",
@@ -171,7 +172,7 @@ def _check_moriio(extra: Mapping[str, Any], version: tuple[int, ...]) -> None:
 def _reads(extra: Mapping[str, Any], environ: Mapping[str, str], version: tuple[int, ...]) -> bool:
     """READ mode: a variable up to 0.22.1, a key of the extra config from 0.23.0; the other is ignored."""
     text = extra.get("read_mode", "") if version >= (0, 23) else environ.get("VLLM_MORIIO_CONNECTOR_READ_MODE", "")
-    return str(text).lower().strip() in ("true", "1")
+    return meaning.reads(text)
 
 
 def _warnings(family: str, environ: Mapping[str, str], version: tuple[int, ...]) -> tuple[str, ...]:
@@ -186,14 +187,14 @@ def _warnings(family: str, environ: Mapping[str, str], version: tuple[int, ...])
 
 def _shared(args: argparse.Namespace, family: str, version: str, model: str) -> dict[str, Any]:
     """What prefill and decode must have in common: for NIXL what is in its hash, else what fixes a block's bytes."""
-    found: dict[str, Any] = {"kv_cache_dtype": args.kv_cache_dtype, "dtype": args.dtype}
+    found: dict[str, Any] = {"kv_cache_dtype": args.kv_cache_dtype, "dtype": meaning.number_format(args.dtype)}
     if family == "nixl":
         speculation = args.speculative_config
         return {
             **found,
             "version": version,
             "model": model,
-            "attention_backend": args.attention_backend,
+            "attention_backend": meaning.attention_backend(args.attention_backend),
             "speculation": speculation.get("method") if isinstance(speculation, Mapping) else None,
         }
     return {**found, "block_size": args.block_size}

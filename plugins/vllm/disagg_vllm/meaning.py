@@ -1,0 +1,33 @@
+"""What values mean to vLLM where two spellings are one; sources of 0.21.0 and 0.32.0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_DTYPES = {"half": "float16", "float": "float32"}
+
+
+def number_format(value: Any) -> Any:
+    """A ``--dtype``: two of them have two names (``_STR_DTYPE_TO_TORCH_DTYPE``)."""
+    return _DTYPES.get(value, value)
+
+
+def attention_backend(value: Any) -> Any:
+    """An ``--attention-backend``, in any letter case; ``auto`` is none (``AttentionConfig``)."""
+    name = str(value or "auto").upper()
+    return None if name in ("AUTO", "NONE") else name
+
+
+def reads(value: Any) -> bool:
+    """MoRI-IO's READ mode, key ``read_mode`` or variable: WRITE is what all but two texts mean."""
+    return str(value).lower().strip() in ("true", "1")
+
+
+def moriio_backend(value: Any) -> str:
+    """MoRI-IO's key ``backend``, in any letter case."""
+    return str(value or "rdma").lower()
+
+
+def nixl_backends(value: Any) -> Any:
+    """NIXL's key ``backends``."""
+    return ["UCX"] if value is None else value
