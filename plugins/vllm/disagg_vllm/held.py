@@ -38,7 +38,7 @@ _GENERATES = "a run is ready when a text is completed"
 
 #: Of every server.
 SERVERS = (
-    _never("--model", "the model is a word of the command, and the parser refuses both"),
+    implied_flag("--model", option="model_path", why="it is a word of the command, and the parser refuses both"),
     _never("--config", "flags of a file are seen by nobody here: write them out as --args"),
     _never("--uds", _PLAIN),
     _never("--grpc", _PLAIN),
@@ -50,6 +50,7 @@ SERVERS = (
     _never("--tokens-only", _GENERATES),
     _never("--skip-tokenizer-init", _GENERATES),
     _not("--runner", "pooling", "draft", why=_GENERATES),
+    _not("--convert", "embed", "classify", "reward", why=_GENERATES),
     _not("--distributed-executor-backend", "ray", "external_launcher", why=_OWN_LAUNCHER),
     implied_flag("--data-parallel-backend", "mp", option=FIXED, why=_OWN_LAUNCHER),
     _never("--data-parallel-rank", _OWN_RANKS),
@@ -101,6 +102,15 @@ _GONE_KEYS = ("kv_ip", "kv_rank", "kv_parallel_size", "kv_buffer_size")
 _GONE_SINCE = "0.32"
 
 
+def router_flags(ctx: ProcessContext) -> Iterator[Flag]:
+    """What the command of the router is held to with every connector, beside what it says."""
+    yield from ROUTER
+    ranks = {str(parallel.sizes(role).dp) for role in (ctx.spec.prefill, ctx.spec.decode)}
+    # It then asks for each rank by its number, which a server of fewer ranks refuses.
+    dp = implied_flag("--intra-node-data-parallel-size", 1, option=FIXED, why="data-parallel ranks of a worker")
+    yield attrs.evolve(dp, agreeing=tuple(ranks) if len(ranks) == 1 else ())
+
+
 def server_flags(ctx: ProcessContext) -> Iterator[Flag]:
     """What the command of a server is held to, beside what it says."""
     yield from SERVERS
@@ -120,7 +130,7 @@ def _rendezvous(ctx: ProcessContext) -> Iterator[Flag]:
         yield implied_flag("--nnodes", 1, option=f"{role}.tp")
         yield implied_flag("--node-rank", 0, option="nodes")
         yield attrs.evolve(implied_flag("--master-addr", "127.0.0.1", option=FIXED), agreeing=own)
-    if ctx.process.node_count == 1:
+    if ctx.process.node_count == 1 or size.dp == 1:
         yield attrs.evolve(implied_flag("--data-parallel-address", "127.0.0.1", option=FIXED), agreeing=own)
     if not spreads:
         ranks = max(size.dp // ctx.process.node_count, 1)

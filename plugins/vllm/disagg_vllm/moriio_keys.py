@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from disagg_run.context import ProcessContext
 from disagg_run.records import EnvSetting
@@ -54,5 +54,6 @@ def tuning_variables(ctx: ProcessContext) -> Iterator[EnvSetting]:
         layer=Layer.CONNECTOR, plugin=discovery.NAME, why=f"vLLM {ctx.engine_version} does not read the variable"
     )
     for key, name in VARIABLES.items():
-        value, op = (given[key][0], "set") if key in given else ("", "unset")
+        value = given[key][0] if key in given else ""
+        op: Literal["set", "unset"] = "set" if value else "unset"
         yield EnvSetting(name, value, op=op, option=f"settings.{key}", implied=True, source=why)

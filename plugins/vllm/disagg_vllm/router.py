@@ -26,7 +26,7 @@ POLICY = "consistent_hash"
 def router_command(ctx: ProcessContext) -> Command:
     """The router, in an image of its own where containers are used."""
     image = ctx.spec.router.image or ROUTER_IMAGE
-    return Command(program=PROGRAM, flags=(*_place(ctx), *_policies(ctx), *held.ROUTER), image=image)
+    return Command(program=PROGRAM, flags=(*_place(ctx), *_policies(ctx), *held.router_flags(ctx)), image=image)
 
 
 def _place(ctx: ProcessContext) -> Iterator[Flag]:
