@@ -149,6 +149,15 @@ def test_models_are_listed_with_versions_and_place(capsys: pytest.CaptureFixture
     assert "atom-disagg" in {row["engine"] for row in rows}
 
 
+def test_the_list_of_models_says_how_to_plan_any_other(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = ran(capsys, "models", "--engine", "vllm-disagg")
+    assert out.endswith("takes any other model too, with its own defaults, under --waive unknown-model\n")
+    asked = ("plan", "--engine", "vllm-disagg", "--model", "maker/Any-8B")
+    assert main(asked) == 3
+    assert "plugin" not in capsys.readouterr().err
+    ran(capsys, *asked, "--waive", "unknown-model")
+
+
 def test_a_value_is_explained_with_its_source_and_what_it_replaced(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = ran(capsys, "explain", *ASKED, "--set", "block_size=32", "decode:block-size", "http")
     assert "--block-size = 32  (decode-0)\n  set by    command line --set\n  replaces  16  from engine default" in out

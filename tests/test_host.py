@@ -72,7 +72,7 @@ def _wrong_table() -> Iterable[ModelRow]:
         (
             _wrong_table,
             SpecError,
-            "plugin 'toy-disagg' in its model table: models.yaml:3: unknown key 'tpp': did you mean 'tp'?",
+            "model table (plugin 'toy-disagg'): models.yaml:3: unknown key 'tpp': did you mean 'tp'?",
         ),
         (["toy"], PluginError, "plugin 'toy-disagg' has str 'toy' among its models, a ModelRow is expected"),
     ],

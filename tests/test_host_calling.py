@@ -167,7 +167,7 @@ def test_a_plugins_own_refusal_keeps_class_exit_code_and_remedy_and_gets_its_nam
 
     with pytest.raises(ParityError) as caught:
         select(args=refuse).args(context())
-    assert str(caught.value) == "plugin 'toy-disagg' in disagg_args for decode-0: prefill and decode differ: set both"
+    assert str(caught.value) == "decode-0 (plugin 'toy-disagg'): prefill and decode differ: set both"
     assert (caught.value.exit_code, caught.value.remedy) == (5, "set both")
 
 

@@ -217,8 +217,7 @@ class NumberForText(Good):
         (FollowersAlike, "good-model: head and follower of prefill-0 are started alike"),
         (
             Refuses,
-            "good-model 1P2D: cannot be planned: plugin 'good-disagg' in disagg_server_command for prefill-0: one "
-            "decode worker at most",
+            "good-model 1P2D: cannot be planned: prefill-0 (plugin 'good-disagg'): one decode worker at most",
         ),
         (
             Fails,

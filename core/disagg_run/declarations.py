@@ -13,6 +13,9 @@ from disagg_run.spec.model import Role, as_tuple, frozen_map
 if TYPE_CHECKING:
     from disagg_run.context import RankContext
 
+#: Waiver under which an engine that takes any model takes one that its table does not have.
+UNKNOWN_MODEL = "unknown-model"
+
 
 @attrs.frozen(kw_only=True)
 class Setting:
@@ -144,7 +147,7 @@ class Engine:
     roles: tuple[Role, ...] = ("prefill", "decode")
     #: Whether one worker may span nodes.
     multi_node_workers: bool = False
-    #: Whether an unknown model may be planned with engine defaults alone.
+    #: Whether an unknown model may be planned with engine defaults alone, beside a table under --waive unknown-model.
     any_model: bool = False
     #: Further settings that users may give.
     settings: tuple[Setting, ...] = attrs.field(default=(), converter=as_tuple)
@@ -157,6 +160,9 @@ class Engine:
     kv_transfers: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map)
     #: What prefill and decode must share.
     parity: tuple[SharedValue, ...] = attrs.field(default=(), converter=as_tuple)
+    #: Checks of its own that ``--waive NAME`` lets through, beside parity: name -> what that lets through. The names of
+    #: its preflight checks belong here too: they are known then whatever the plan.
+    waivable: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map)
     #: Flag catalogues, by program and version.
     catalogues: tuple[CatalogueRef, ...] = attrs.field(default=(), converter=as_tuple)
     #: Program words whose parser ``disagg-run catalogue --python EXE`` takes; ``@python`` stands for EXE.
@@ -183,6 +189,8 @@ class Extension:
     engines: tuple[str, ...] | Literal["all"] = "all"
     settings: tuple[Setting, ...] = attrs.field(default=(), converter=as_tuple)
     parity: tuple[SharedValue, ...] = attrs.field(default=(), converter=as_tuple)
+    #: The engine's ``waivable``.
+    waivable: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map)
     #: The engine's ``tested`` for this connector.
     tested: tuple[Combination, ...] = attrs.field(default=(), converter=as_tuple)
     #: Names under which its patches can be asked for, beside its own and each patch's id.

@@ -187,7 +187,7 @@ def _read_models(engine: Engine) -> tuple[ModelRow, ...]:
     try:
         rows = tuple(engine.models())
     except DisaggError as error:
-        name_plugin(error, engine.name, "in its model table")
+        name_plugin(error, engine.name, "model table")
         raise
     except (Exception, SystemExit) as error:
         raise PluginError(f"plugin {engine.name!r} failed to give its models: {one_line(error)}") from error

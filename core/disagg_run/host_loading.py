@@ -76,9 +76,13 @@ def one_line(error: BaseException) -> str:
 
 
 def name_plugin(error: DisaggError, plugin: str, where: str) -> None:
-    """Put a plugin's name in front of its own refusal, unless it is named already; class and exit code stay."""
+    """Put ``where`` and a plugin's name in front of its own refusal, unless it is named already.
+
+    Class and exit code stay. Which hook refused is no matter of who asked for something, and is not said.
+    """
     if f"plugin {plugin!r}" not in error.message:
-        error.message = f"plugin {plugin!r} {where}: {error.message}"
+        place = f"{where} (plugin {plugin!r})" if where and where not in error.message else f"plugin {plugin!r}"
+        error.message = f"{place}: {error.message}"
         error.args = (f"{error.message}: {error.remedy}" if error.remedy else error.message,)
 
 

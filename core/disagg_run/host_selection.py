@@ -100,6 +100,11 @@ class Selection:
         """What prefill and decode must share, by all of them, each once."""
         return tuple(dict.fromkeys(shared for plugin in self._members for shared in plugin.record.parity))
 
+    @cached_property
+    def waivable(self) -> Mapping[str, str]:
+        """Further checks of theirs that ``--waive`` lets through, by name, and what that lets through."""
+        return frozen_map({name: what for plugin in self._members for name, what in plugin.record.waivable.items()})
+
     def services(self, ctx: RankContext) -> tuple[Contribution[ServiceProcess], ...]:
         """Service and setup processes of a rank."""
         return self._call("disagg_services", ServiceProcess, ctx)
@@ -222,7 +227,7 @@ def _records(item: _Implementation, hook: str, wanted: type[T], ctx: RankContext
             records.append(item.stamp.record(record))
         return tuple(records)
     except DisaggError as error:
-        name_plugin(error, item.plugin, f"in {hook} for {_place(ctx)}")
+        name_plugin(error, item.plugin, _place(ctx))
         raise
     except WrongRecord as error:
         raise PluginError(f"plugin {item.plugin!r} returned from {hook} for {_place(ctx)} {error}") from error

@@ -6,6 +6,7 @@ import collections
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -16,6 +17,7 @@ from disagg_run import (
     ArgText,
     ConflictError,
     DisaggError,
+    Engine,
     LaunchPlan,
     LaunchSpec,
     Layer,
@@ -26,10 +28,12 @@ from disagg_run import (
     RouterSpec,
     Source,
     SpecError,
+    build_host,
     flag,
+    hookimpl,
     plan,
 )
-from tests.planning.toy import HOST, Site, ToyStore, spec, toy_host, values
+from tests.planning.toy import HOST, Site, ToyEngine, ToyLink, ToyStore, spec, toy_host, values
 
 #: Who asked, in some tests.
 TYPED = Source(layer=Layer.COMMAND_LINE, where="--option")
@@ -181,6 +185,27 @@ def test_a_version_in_the_image_tag_is_planned_for_and_a_foreign_number_is_not()
 def test_an_unknown_model_is_refused_with_the_tables_names() -> None:
     with pytest.raises(SpecError, match=r"did you mean 'toy-model'\? its table has toy-model, toy-small"):
         plan(attrs.evolve(spec(), model="toy-modle"), host=HOST)
+
+
+def test_an_engine_that_takes_any_model_takes_one_without_a_row_only_when_asked_twice() -> None:
+    record = ToyEngine().disagg_plugin()
+
+    class Anything(ToyEngine):
+        def __init__(self, **changes: Any) -> None:
+            self.record = attrs.evolve(record, any_model=True, **changes)
+
+        @hookimpl
+        def disagg_plugin(self) -> Engine:
+            return self.record
+
+    def planned(engine: Anything, model: str, **more: Any) -> LaunchPlan:
+        host = build_host(plugins=[engine, ToyLink()], disabled=(), entry_points=False)
+        return plan(attrs.evolve(spec(**more), model=model), host=host)
+
+    with pytest.raises(SpecError, match=r"no model 'toy-modle'.*did you mean 'toy-model'\?.* --waive unknown-model$"):
+        planned(Anything(), "toy-modle")
+    assert planned(Anything(), "any", waive=["unknown-model"]).model.name == "any"
+    assert planned(Anything(models=()), "any").model.name == "any"
 
 
 def test_a_plan_document_read_back_is_the_plan_and_damage_is_refused() -> None:

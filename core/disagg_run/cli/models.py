@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", help="default: table")
 def command(engine: str | None, form: str) -> None:
     """List the models that an engine knows: name, engine versions, tensor-parallel sizes, place in the table."""
+    from disagg_run.declarations import UNKNOWN_MODEL
     from disagg_run.host import build_host
 
     host = build_host()
@@ -30,7 +31,8 @@ def command(engine: str | None, form: str) -> None:
     emit(columns([head, *(_cells(row) for row in rows)]))
     for name in engines:
         if host.engine(name).any_model:
-            emit(f"{name} takes any other model too, with its own defaults\n")
+            waived = f", under --waive {UNKNOWN_MODEL}" if host.models(name) else ""
+            emit(f"{name} takes any other model too, with its own defaults{waived}\n")
 
 
 def _row(engine: str, row: ModelRow) -> dict[str, Any]:

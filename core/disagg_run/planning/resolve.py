@@ -9,7 +9,7 @@ import attrs
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from disagg_run.declarations import Engine, ModelRow
+from disagg_run.declarations import UNKNOWN_MODEL, Engine, ModelRow
 from disagg_run.errors import PlanError, PluginError, SpecError, TopologyError
 from disagg_run.facts import NodeFacts
 from disagg_run.near_miss import did_you_mean
@@ -85,12 +85,16 @@ def model_row(spec: LaunchSpec, engine: Engine, rows: Iterable[ModelRow], versio
             f"{engine.name} has {spec.model!r} for versions {ranges}, not for {version}",
             remedy="name another --engine-version",
         )
-    if engine.any_model:
+    # A slip of a name would run with the wrong flags, so that beside a table any other model is asked for twice.
+    if engine.any_model and (not rows or UNKNOWN_MODEL in spec.waive):
         return ModelRow(name=spec.model)
     names = sorted({row.name for row in rows})
+    known = f"its table has {', '.join(names) or 'none'}"
+    if engine.any_model:
+        known += f"; any other is planned with the engine's own defaults under --waive {UNKNOWN_MODEL}"
     raise SpecError(
         f"{engine.name} has no model {spec.model!r} ({spec.source('model')})",
-        remedy=f"{did_you_mean(spec.model, names, cutoff=0.5)} its table has {', '.join(names) or 'none'}".lstrip(),
+        remedy=f"{did_you_mean(spec.model, names, cutoff=0.5)} {known}".lstrip(),
     )
 
 

@@ -10,13 +10,8 @@ import attrs
 
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import ModelRow
-from disagg_run.errors import SpecError
-from disagg_run.near_miss import did_you_mean
 from disagg_run.spec.model import Role, frozen_map
 from disagg_run.tables import read_model_table
-
-#: Name of the waiver for a model without a row, which then gets the engine's own defaults.
-UNKNOWN_MODEL = "unknown-model"
 
 
 @attrs.frozen(kw_only=True)
@@ -71,21 +66,9 @@ def read_models() -> tuple[ModelRow, ...]:
 
 
 def body(ctx: RankContext) -> VllmModel:
-    """The row of the plan's model; an empty one for a model without a row that was let through.
-
-    Raises SpecError for a model without a row otherwise: a slip of the name would run with the wrong flags.
-    """
+    """The row of the plan's model; an empty one for a model without a row that was let through."""
     row = ctx.model.body
-    if row is not None:
-        return cast("VllmModel", row)
-    if UNKNOWN_MODEL in ctx.spec.waive:
-        return VllmModel()
-    names = sorted(each.name for each in read_models())
-    known = f"its table has {', '.join(names)}; any other is planned with the engine's own defaults under"
-    raise SpecError(
-        f"{ctx.engine.name} has no model {ctx.model.name!r} ({ctx.spec.source('model')})",
-        remedy=f"{did_you_mean(ctx.model.name, names, cutoff=0.5)} {known} --waive {UNKNOWN_MODEL}".lstrip(),
-    )
+    return VllmModel() if row is None else cast("VllmModel", row)
 
 
 def parts(ctx: ProcessContext) -> Iterator[tuple[Part, str]]:
