@@ -45,12 +45,12 @@ def running(log: Path) -> Running:
 def test_a_text_is_found_wherever_its_bytes_are_cut(tmp_path: Path, parts: tuple[bytes, ...]) -> None:
     log = tmp_path / "log"
     log.touch()
-    search = Search(log, "Add Prefill [HTTP:10.0.0.1:1,")
-    for part in parts:
-        assert not search.found()
-        with log.open("ab") as file:
+    with log.open("rb", buffering=0) as read, log.open("ab", buffering=0) as file:
+        search = Search(read, "Add Prefill [HTTP:10.0.0.1:1,")
+        for part in parts:
+            assert not search.found()
             file.write(part)
-    assert search.found()
+        assert search.found()
 
 
 def test_a_text_that_never_comes_ends_the_wait_with_its_name(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.running.launched import DRIVE, Agent, Launched, alive, star, until
-from tests.running.plans import Launch
+from tests.running.plans import Launch, addresses, plan, python
 
 pytestmark = pytest.mark.real
 
@@ -78,6 +78,20 @@ def test_a_guardian_that_its_terminal_stopped_does_not_keep_an_ended_run(agent: 
     await_stop(first.pid)
     second.send_signal(signal.SIGTERM)
     assert (second.wait(20), first.wait(20)) == (143, 143)
+
+
+def test_a_guardian_that_stays_stopped_is_continued_by_its_agent(agent: Agent) -> None:
+    """Stopped, it would not end what its agent leaves that is killed."""
+    first = agent(plan([(addresses(1)[0], [python("prefill-0", "server", "import signal; signal.pause()")])]), 0)
+    assert first.stdout is not None
+    until(lambda: "workers are ready" in first.stdout.readline(), "serving")  # type: ignore[union-attr]
+    first.send_signal(signal.SIGSTOP)
+    await_stop(first.pid)
+    until(lambda: state(first.pid) != psutil.STATUS_STOPPED, "its going on", 10)
+    first.send_signal(signal.SIGTERM)
+    _, err = first.communicate(timeout=20)
+    assert first.returncode == 143
+    assert "guardian.continued" in err
 
 
 def test_a_closed_terminal_ends_the_run_in_order_with_129(launch: Starter) -> None:

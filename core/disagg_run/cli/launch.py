@@ -62,6 +62,7 @@ def _dry_run(environ: Mapping[str, str]) -> bool:
 def _run_rank(plan: LaunchPlan, acting: Acting, given: Mapping[str, Any]) -> int:
     """Become ``disagg-run agent`` for one rank of ``plan``; returns only where there is nothing to do."""
     from disagg_run.running import sockets
+    from disagg_run.running.room import writing
     from disagg_run.running.rundir import RunDir, default_path, new_id
 
     rank = acting.rank
@@ -80,7 +81,8 @@ def _run_rank(plan: LaunchPlan, acting: Acting, given: Mapping[str, Any]) -> int
     run_dir.make()
     # Ranks may share the directory, and none may read what another is just writing.
     file = run_dir.path / f"plan.rank{rank}.json" if rank else run_dir.plan
-    file.write_bytes(plan.to_json().encode("utf-8", "surrogatepass"))
+    with writing(file, "the plan"):
+        file.write_bytes(plan.to_json().encode("utf-8", "surrogatepass"))
     remark(f"rank {rank} ({acting.why}) in {run_dir.path}")
     words = ["agent", "--plan", str(file), "--rank", str(rank), "--run-dir", str(run_dir.path)]
     words += ["--run-id", run_id]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import FrameType
+from typing import Any
 
 import attrs
 
@@ -19,15 +20,14 @@ from disagg_run.errors import RunError
 from disagg_run.planning.document import LaunchPlan
 from disagg_run.running import environment
 from disagg_run.running.launch import LaunchOptions
-from disagg_run.running.outcome import heeded, signal_name
+from disagg_run.running.outcome import RUN, SIGNAL_CODES, Failure, heeded, signal_name
 from disagg_run.running.report import describe
-from disagg_run.running.rundir import RunDir, culprit_of, default_path, new_id
+from disagg_run.running.rundir import RunDir, culprit_of, default_path, new_id, write_result
 from disagg_run.running.token import new_token, read_token
 from disagg_run.streams import say
 
-#: For ranks that lost the process above them to end, in seconds, and between two looks.
+#: For ranks that lost the process above them to end, in seconds.
 _ORPHANS_S = 30.0
-_LOOK_S = 0.05
 
 
 def start_ranks(plan: LaunchPlan, options: LaunchOptions) -> int:
@@ -50,24 +50,54 @@ def start_ranks(plan: LaunchPlan, options: LaunchOptions) -> int:
     with contextlib.ExitStack() as stack:
         with _signals_blocked():
             say(f"run directory: {run_dir.path}")
-            ranks = subprocess.Popen(
-                [sys.executable, "-m", "disagg_run.launchers.ranks", json.dumps(told)],
-                env={**os.environ, environment.TOKEN: token},
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C reaches it once: through us
-            )
+            ranks, over = _started(told, token)
+            stack.callback(os.close, over)
             stack.enter_context(_passing_signals(ranks))
         returned = _ended(ranks)
-    code = returned if returned >= 0 else RunError.exit_code
-    if returned < 0:
-        _await_orphans(run_dir)
-    if code:
-        culprit = culprit_of(run_dir)
-        lines = (
-            describe(culprit, run_dir.path) if culprit else [f"disagg-run: error: the run failed; see {run_dir.path}"]
+        if returned < 0:
+            _await_orphans(over)
+    if returned:
+        say("\n".join(_outcome(returned, run_dir)))
+    return returned if returned >= 0 else RunError.exit_code
+
+
+def _started(told: Mapping[str, Any], token: str) -> tuple[subprocess.Popen[bytes], int]:
+    """The process above the ranks, and the end of a pipe that closes when it and all agents are gone."""
+    over, held = os.pipe()
+    try:
+        ranks = subprocess.Popen(
+            [sys.executable, "-m", "disagg_run.launchers.ranks", json.dumps(told)],
+            env={**os.environ, environment.TOKEN: token},
+            stdin=subprocess.DEVNULL,
+            pass_fds=[held],  # what agents start does not get it: Popen closes what it was not told to pass
+            start_new_session=True,  # Ctrl-C reaches it once: through us
         )
-        say("\n".join(lines))
-    return code
+    finally:
+        os.close(held)
+    return ranks, over
+
+
+def _await_orphans(over: int) -> None:
+    """Where the process above the ranks was killed, each rank ends in order by itself: wait until all have."""
+    poll = select.poll()
+    poll.register(over, select.POLLIN)
+    poll.poll(_ORPHANS_S * 1000)
+
+
+def _outcome(returned: int, run_dir: RunDir) -> list[str]:
+    """What failed, for people; ``returned``: exit code of the ranks' process, or minus the signal that killed it."""
+    culprit = culprit_of(run_dir)
+    if returned < 0 and (culprit is None or culprit.exit_code in SIGNAL_CODES.values()):
+        # The ranks know only that they were told to end.
+        name = signal_name(-returned)
+        text = f"the process above the ranks was killed by {name}, and every rank was ended"
+        if not run_dir.ended_ranks():
+            with contextlib.suppress(OSError):  # it is said below
+                write_result(run_dir, 0, Failure(rank=0, process=RUN, message=text, signal=name))
+        return [f"disagg-run: error: {text}", f"run directory: {run_dir.path}"]
+    if culprit is None:
+        return [f"disagg-run: error: the run failed, and nothing in {str(run_dir.path)!r} says why: see above"]
+    return describe(culprit, run_dir.path)
 
 
 def _ended(ranks: subprocess.Popen[bytes]) -> int:
@@ -80,13 +110,6 @@ def _ended(ranks: subprocess.Popen[bytes]) -> int:
             say(f"the process above the ranks was stopped by {signal_name(seen.si_status)}; it is continued")
             ranks.send_signal(signal.SIGCONT)
     return ranks.wait()
-
-
-def _await_orphans(run_dir: RunDir) -> None:
-    """Where the process above the ranks was killed, each rank ends in order by itself: wait until all have said so."""
-    deadline = time.monotonic() + _ORPHANS_S
-    while set(run_dir.begun_ranks()) - set(run_dir.ended_ranks()) and time.monotonic() < deadline:
-        time.sleep(_LOOK_S)  # polled: these ranks are no children of ours any more
 
 
 @contextlib.contextmanager

@@ -21,14 +21,16 @@ import attrs
 
 from disagg_run import streams
 from disagg_run.errors import DisaggError, RunError
+from disagg_run.input_files import read_bytes
 from disagg_run.planning.document import LaunchPlan
 from disagg_run.running import environment, proctree
 from disagg_run.running.agent import AgentOptions, run_agent
-from disagg_run.running.outcome import heeded, signal_name
+from disagg_run.running.obituary import Star
+from disagg_run.running.outcome import GUARDIAN, Failure, heeded, signal_name
 from disagg_run.running.rundir import RunDir
 from disagg_run.running.share import share_of
 from disagg_run.running.star_socket import listen
-from disagg_run.running.start import guarded
+from disagg_run.running.start import Post, guarded
 from disagg_run.running.teardown import planned_ports
 from disagg_run.running.timing import Timing
 from disagg_run.streams import say
@@ -57,6 +59,11 @@ class Launch:
     sock: socket.socket
     star: tuple[str, int]
 
+    def post(self, rank: int) -> Post:
+        """Who is told where the agent of ``rank`` cannot begin or is killed."""
+        star = Star(address=self.star, digest=self.plan.digest, token=self.token)
+        return Post(rank=rank, run_dir=self.run_dir, star=lambda: star, launched=True)
+
     def options(self, rank: int) -> AgentOptions:
         """How the agent of ``rank`` is started."""
         return AgentOptions(
@@ -72,15 +79,25 @@ class Launch:
         )
 
 
+@attrs.frozen(kw_only=True)
+class Killed:
+    """A guardian that was killed."""
+
+    #: What is told of it where its agent cannot tell.
+    failure: Failure
+    #: Until when its agent may end by itself (monotonic seconds).
+    until: float
+
+
 class Ranks:
     """The guardians of a launch."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
-        #: Guardians that have not ended.
-        self._running: set[int] = set()
-        #: Guardians that were killed, and until when their agents may end by themselves (monotonic seconds).
-        self._killed: dict[int, float] = {}
+        #: Guardians that have not ended, and the rank of each.
+        self._running: dict[int, int] = {}
+        #: Guardians that were killed, as long as something of theirs may be left.
+        self._killed: dict[int, Killed] = {}
         #: Exit code of the rank that failed first.
         self._code = 0
         #: Signals that are passed on to the guardians.
@@ -92,13 +109,13 @@ class Ranks:
         proctree.become_subreaper()
         gc.freeze()  # what is there now stays shared between the ranks
         for rank in self._launch.plan.ranks:
-            self._running.add(self._fork(rank.rank))
+            self._running[self._fork(rank.rank)] = rank.rank
         self._launch.sock.close()
         deadline: float | None = None
         while True:
             self._reap()
             if self._killed and not self._sweep():
-                self._killed.clear()
+                self._report()
             if not self._running and not self._killed:
                 return self._code
             if self._code and deadline is None:
@@ -123,7 +140,7 @@ class Ranks:
                 if rank != 0:
                     self._launch.sock.close()
                 launch = self._launch
-                code = guarded(lambda: run_agent(launch.options(rank)), rank, launch.run_dir, launch.timing)
+                code = guarded(lambda: run_agent(launch.options(rank)), launch.post(rank), launch.timing)
         finally:
             streams.flush()
             os._exit(code)
@@ -155,11 +172,14 @@ class Ranks:
                     say(f"a guardian was stopped by {signal_name(os.WSTOPSIG(status))}; it is continued")
                     os.kill(pid, signal.SIGCONT)
                     continue
-                self._running.discard(pid)
+                rank = self._running.pop(pid)
                 code = os.waitstatus_to_exitcode(status)
                 self._code = self._code or (code if code >= 0 else RunError.exit_code)
                 if code < 0:
-                    self._killed[pid] = time.monotonic() + _ORPHAN_S
+                    name = signal_name(-code)
+                    text = f"the guardian of rank {rank} was killed by {name}"
+                    failure = Failure(rank=rank, process=GUARDIAN, message=text, signal=name)
+                    self._killed[pid] = Killed(failure=failure, until=time.monotonic() + _ORPHAN_S)
 
     def _sweep(self) -> bool:
         """End what killed guardians left: all that descends from us and from no guardian that still runs.
@@ -171,10 +191,19 @@ class Ranks:
         kept = {pid for guardian in self._running for pid in (guardian, *_below(guardian, stats))}
         left = [each for each in proctree.descendants(os.getpid(), stats) if each.pid not in kept and each.alive]
         now = time.monotonic()
-        ending = any(self._killed.get(each.sid, 0.0) > now for each in left)
+        until = {pid: killed.until for pid, killed in self._killed.items()}
+        ending = any(until.get(each.sid, 0.0) > now for each in left)
         if not ending:
             proctree.send_all(left, signal.SIGKILL)
-        return bool(left) and (ending or now < max(self._killed.values()) + _ORPHAN_S)
+        return bool(left) and (ending or now < max(until.values()) + _ORPHAN_S)
+
+    def _report(self) -> None:
+        """Speak for the killed guardians whose agents ended without a word, as one does that has only just begun."""
+        ended = self._launch.run_dir.ended_ranks()
+        for killed in self._killed.values():
+            if killed.failure.rank not in ended:
+                self._launch.post(killed.failure.rank).report(killed.failure)
+        self._killed.clear()
 
     def _tell(self, signum: int) -> None:
         for pid in self._running:
@@ -204,7 +233,7 @@ def main() -> int:
         return RunError.exit_code
     run_dir = RunDir(path=Path(told["run_dir"]))
     token = os.environ.pop(environment.TOKEN)
-    plan = LaunchPlan.from_json(run_dir.plan.read_bytes())
+    plan = LaunchPlan.from_json(read_bytes(run_dir.plan, "plan"))
     sock = _free_socket(plan)
     launch = Launch(
         plan=plan,

@@ -22,11 +22,12 @@ from disagg_run.running.console import Console
 from disagg_run.running.ending import Ending
 from disagg_run.running.first import FirstRank
 from disagg_run.running.gates import Board
-from disagg_run.running.link import Spoke
+from disagg_run.running.link import FirstGone, Spoke
 from disagg_run.running.node_setup import prepare
-from disagg_run.running.outcome import GUARDIAN, RUN, SIGNAL_CODES, Failure, heeded, signal_name
+from disagg_run.running.outcome import AGENT, GUARDIAN, RUN, SIGNAL_CODES, Failure, heeded, signal_name
 from disagg_run.running.probes import Prober, http_client
 from disagg_run.running.reaper import Reaper
+from disagg_run.running.room import Room, writing
 from disagg_run.running.rundir import RunDir
 from disagg_run.running.share import Share
 from disagg_run.running.star import Hub
@@ -80,7 +81,12 @@ class Agent:
         options.run_dir.make()
         prefix = f"{self.rank}| " if self.share.ranks > 1 else ""
         self.console = Console(prefix=prefix)
-        self.log, self._sink = event_log(options.run_dir.events(self.rank), self.console.write, rank=self.rank)
+        events = options.run_dir.events(self.rank)
+        with writing(events, f"the events of rank {self.rank}"):
+            self.log, self._sink = event_log(events, self.console.write, lost=self._event_lost, rank=self.rank)
+            # Ranks of one machine share the directory, and one word of it is enough.
+            alone = self.rank == 0 or not options.launched
+            self.room = Room(options.run_dir.path, self.log.warning if alone else self.log.debug)
         self.verdict = Verdict()
         own = [process.name for process in self.share.processes()]
         self.board = Board(dict.fromkeys((*own, *self.share.remote, *self.share.roster)))
@@ -98,6 +104,9 @@ class Agent:
         self.verdict.on_failure = self._tell_failure
         self.bring_up = BringUp(self)
         self.first = FirstRank(self, self.hub) if self.hub is not None else None
+
+    def _event_lost(self, error: OSError) -> None:
+        self.room.lost(error)
 
     def told_to_processes(self) -> dict[str, str]:
         """The variables that mark every process of this rank."""
@@ -142,6 +151,7 @@ class Agent:
             "agent.started", pid=os.getpid(), guardian=self._guardian, run_dir=str(self.options.run_dir.path)
         )
         self.spawn(self.tails.run())
+        self.spawn(self.room.watch())
         self.spawn(self._work())
         await self.verdict.wait()
         await self._stop_work()
@@ -166,7 +176,8 @@ class Agent:
                 # A process that died and caused this is reported meanwhile, and is then the culprit.
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self.verdict.wait(), self.timing.settle_s)
-            self.verdict.fail(Failure.of(error, rank=self.rank, process=RUN))
+            rank, process = (0, AGENT) if isinstance(error, FirstGone) else (self.rank, RUN)
+            self.verdict.fail(Failure.of(error, rank=rank, process=process))
         except Exception as error:  # noqa: BLE001 - a defect of ours must still end the run everywhere
             self._defect(None, {"exception": error})
 
@@ -186,6 +197,7 @@ class Agent:
             if process.kind != "workload":
                 self.spawn(self.bring_up.start(process))
         self.spawn(self.bring_up.watch_stopped())
+        self.spawn(self.bring_up.watch_guardian(self._guardian))
         if self.first is not None:
             self.spawn(self.first.progress())
             await self.first.serve()
@@ -193,7 +205,7 @@ class Agent:
     async def _join(self) -> None:
         star = self.options.star or (self.share.first_address, STAR_PORT)
         if self.spoke is not None:
-            await self.spoke.open(*star)
+            await self.spoke.open(*star, listens=self.options.launched)
         elif self.hub is not None and self.first is not None and self.share.ranks > 1:
             await self.hub.open(self.options.star_socket or listen(*star))
             self.first.register.set(star=f"{star[0]}:{star[1]}")

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import signal
 import time
 from typing import TYPE_CHECKING
 
 from disagg_run.errors import CanaryError, GateTimeout, PreflightError, ProcessDied
+from disagg_run.input_files import os_reason
 from disagg_run.planning.document import PlannedProcess, Ready
 from disagg_run.running import probes, proctree, supervisor
 from disagg_run.running.gates import Stage, join_ports, waits_of
 from disagg_run.running.preflight import held_port
 from disagg_run.running.probes import Lack, until_listening, until_ready
+from disagg_run.running.room import remedy
 from disagg_run.running.serving import probes_to_repeat
 from disagg_run.running.supervisor import Running
 from disagg_run.running.tails import last_lines
@@ -157,8 +160,15 @@ class BringUp:
     def _blame_exit(self, running: Running, when: str) -> None:
         exit_ = running.exit
         assert exit_ is not None
-        error = ProcessDied(f"{running.name} of rank {self._agent.rank} {exit_} {when}")
-        self._agent.blame(error, running.name, code=exit_.code, signal=exit_.signal)
+        agent = self._agent
+        # Servers may die of a line that they cannot write, and then cannot say so either.
+        obstacle, then = agent.room.obstacle(), ""
+        if obstacle is not None and obstacle.errno == errno.ENOSPC:
+            agent.room.lost(obstacle)
+            when += f", while its log, {str(running.log)!r}, could not be written: {os_reason(obstacle)}"
+            then = remedy(obstacle)
+        error = ProcessDied(f"{running.name} of rank {agent.rank} {exit_} {when}", remedy=then)
+        agent.blame(error, running.name, code=exit_.code, signal=exit_.signal)
 
     async def _watch(self, running: Running, proofs: list[Ready]) -> None:
         """Ask a ready process again and again; one that passes nothing for long is hung."""
@@ -222,3 +232,21 @@ class BringUp:
                     text = f"{each.name} of rank {agent.rank} was stopped by a signal for {agent.timing.stall_s:g} s"
                     agent.blame(GateTimeout(text), each.name, signal="SIGSTOP")
                     return
+
+    async def watch_guardian(self, pid: int) -> None:
+        """Continue the guardian where a signal stopped it: stopped, it would not see this agent end.
+
+        It counts as hung after the same time as a process, but nothing is lost yet that would be worth ending the run.
+        """
+        agent = self._agent
+        since: float | None = None
+        while True:
+            await asyncio.sleep(_STOPPED_S)
+            stat = proctree.read(pid)
+            if stat is None or stat.state != "T":
+                since = None
+                continue
+            since = since or time.monotonic()
+            if time.monotonic() - since >= agent.timing.stall_s:
+                agent.log.warning("guardian.continued", pid=pid, stopped_s=agent.timing.stall_s)
+                proctree.send(stat, signal.SIGCONT)

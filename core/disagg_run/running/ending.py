@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -108,9 +107,14 @@ class Ending:
         if agent.first is not None:
             agent.first.register.set(state="failed" if culprit else "finished", ended=time.time())
         consequences = [each.to_data() for each in agent.verdict.consequences]
-        with contextlib.suppress(OSError):  # a full disk; the exit code still tells
+        shown_above = agent.options.launched
+        try:
             write_result(agent.options.run_dir, agent.rank, culprit, consequences=consequences)
+        except OSError as error:
+            agent.room.lost(error)
+            # A launcher shows what ranks write down.
+            shown_above = shown_above and agent.rank != 0
         agent.tails.close()
-        if culprit is not None and not agent.options.launched:
+        if culprit is not None and not shown_above:
             for line in describe(culprit, agent.options.run_dir.path):
                 agent.console.write(line)

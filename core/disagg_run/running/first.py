@@ -11,6 +11,7 @@ from disagg_run.errors import WorkloadError
 from disagg_run.running.agent_mark import agent_mark
 from disagg_run.running.gates import Stage
 from disagg_run.running.register import Register
+from disagg_run.running.room import writing
 from disagg_run.running.rundir import write_json
 from disagg_run.running.serving import canary
 from disagg_run.running.star import Hub
@@ -29,7 +30,7 @@ class FirstRank:
     def __init__(self, agent: Agent, hub: Hub) -> None:
         self._agent = agent
         self._hub = hub
-        self.register = Register(agent.share, agent.options.run_dir, agent.options.run_id)
+        self.register = Register(agent.share, agent.options.run_dir, agent.options.run_id, agent.room.lost)
         self._serving = False
         hub.on_state = self._state
         hub.on_join = self.register.agent
@@ -77,9 +78,10 @@ class FirstRank:
         if where is None:
             raise WorkloadError("a smoke test needs a router, and the plan has none")
         result = await smoke(agent.client, where, count, agent.timing.request_s)
-        write_json(agent.options.run_dir.smoke, result.to_data())
         show(result.table())
         check(result)
+        with writing(agent.options.run_dir.smoke, "the figures of the smoke test"):
+            write_json(agent.options.run_dir.smoke, result.to_data())
 
     async def progress(self) -> None:
         """Say what is waited for and for how long, until the run serves."""

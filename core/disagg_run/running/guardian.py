@@ -37,6 +37,10 @@ class Killed:
     how: str
     #: The signal that was the reason: ``SIGSTOP`` where it was stopped and therefore ended; "" = none.
     signal: str
+    #: The guardian's exit code.
+    exit_code: int = RunError.exit_code
+    #: When that was seen, in seconds since the epoch.
+    time: float = attrs.field(factory=time.time)
 
 
 def guard(
@@ -44,7 +48,8 @@ def guard(
 ) -> int:
     """Run ``body`` in a child process, the agent, and return its exit code once nothing of it is left.
 
-    ``on_killed`` is called where a signal ended the agent, to write that down; the exit code is RunError's then.
+    ``on_killed`` is called where a signal ended the agent, to write that down; the exit code is RunError's then, or the
+    signal's where the agent was told to end and had not yet begun to listen.
     ``patience_s``: for an agent that was told to end; then it is killed.
     Must be called where no other thread runs.
     """
@@ -58,16 +63,24 @@ def guard(
         _become_agent(guardian, body, watched)
     watch = _Guardian(agent, watched, patience_s)
     ended = watch.wait()
+    killed = watch.killed or _killed(ended, watch.told)
     left = sweep()
-    if ended.signum and ended.signum == watch.told:
-        return SIGNAL_CODES[signal.Signals(ended.signum)]  # it was told to end before it could do so in order
-    if ended.signum and on_killed is not None:
-        on_killed(watch.killed or Killed(how=str(ended), signal=ended.signal))
+    if killed is not None and on_killed is not None:
+        on_killed(killed)
     if left:
         say(f"these processes cannot be ended: {', '.join(str(stat.pid) for stat in left)}")
-    if ended.signum or ended.code is None:
-        return RunError.exit_code
+    if killed is not None or ended.code is None:
+        return killed.exit_code if killed is not None else RunError.exit_code
     return ended.code or (RunError.exit_code if left else 0)
+
+
+def _killed(ended: Exit, told: int) -> Killed | None:
+    if not ended.signum:
+        return None
+    if ended.signum != told:
+        return Killed(how=str(ended), signal=ended.signal)
+    # It was told to end before it could do so in order.
+    return Killed(how=f"was ended by {ended.signal}", signal=ended.signal, exit_code=SIGNAL_CODES[signal.Signals(told)])
 
 
 def _become_agent(guardian: int, body: Callable[[], int], watched: set[signal.Signals]) -> None:

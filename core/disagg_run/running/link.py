@@ -19,6 +19,10 @@ from disagg_run.running.verdict import Verdict
 _AGAIN_S = 0.1
 
 
+class FirstGone(RunError):
+    """Rank 0's agent has ended before it answered."""
+
+
 class Spoke:
     """A rank's link to rank 0."""
 
@@ -34,10 +38,11 @@ class Spoke:
         self._tasks: list[asyncio.Task[None]] = []
         self._seen = 0.0
 
-    async def open(self, host: str, port: int) -> None:
+    async def open(self, host: str, port: int, *, listens: bool = False) -> None:
         """Join rank 0, which may not be up yet.
 
-        Raises GateTimeout where it cannot be reached, RunError where it refuses this rank.
+        ``listens``: whether its socket was opened before this agent was started: then a refused connection is its end.
+        Raises GateTimeout where it cannot be reached, RunError where it refuses this rank, FirstGone where it is gone.
         """
         deadline = time.monotonic() + self._timing.join_s
         while True:
@@ -45,6 +50,8 @@ class Spoke:
                 reader, writer = await asyncio.open_connection(host, port, limit=LIMIT)
                 break
             except OSError as error:
+                if listens and isinstance(error, ConnectionRefusedError):
+                    raise FirstGone("the agent of rank 0 is gone: its socket is closed") from None
                 if time.monotonic() > deadline:
                     raise GateTimeout(
                         f"rank 0's agent cannot be reached at {host} port {port} within {self._timing.join_s:g} s:"
@@ -52,6 +59,9 @@ class Spoke:
                         remedy="see whether it was started, and whether --star names its address",
                     ) from None
                 await asyncio.sleep(_AGAIN_S)
+        await self._greet(reader, writer, f"{host} port {port}")
+
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, where: str) -> None:
         self._writer = writer
         hello = {"type": "hello", "rank": self._rank, "digest": self._digest, "token": self._token}
         self._send({**hello, "agent": agent_mark()})
@@ -60,12 +70,12 @@ class Spoke:
             await _hang_up(writer)
             self._writer = None
             if welcome is None:
-                raise RunError(
-                    f"the connection to {host} port {port} ended before rank 0's agent answered rank {self._rank}",
+                raise FirstGone(
+                    f"the connection to {where} ended before rank 0's agent answered rank {self._rank}",
                     remedy="see whether rank 0 is just ending, and whether --star names its agent",
                 )
             raise RunError(
-                f"rank 0's agent at {host} port {port} refuses rank {self._rank}: {welcome.get('reason')}",
+                f"rank 0's agent at {where} refuses rank {self._rank}: {welcome.get('reason')}",
                 remedy="each rank needs one agent, all with the same plan and the same token",
             )
         for state in welcome["states"]:

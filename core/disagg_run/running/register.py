@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from disagg_run.running.gates import STAGES
@@ -17,10 +16,11 @@ _GATHER_S = 0.2
 
 
 class Register:
-    """Keeps ``run.json`` up to date."""
+    """Keeps ``run.json`` up to date; ``lost`` hears of each time that this cannot be."""
 
-    def __init__(self, share: Share, run_dir: RunDir, run_id: str) -> None:
+    def __init__(self, share: Share, run_dir: RunDir, run_id: str, lost: Callable[[OSError], None]) -> None:
         self._path = run_dir.run
+        self._lost = lost
         self._timer: asyncio.TimerHandle | None = None
         self._data: dict[str, Any] = {
             "schema": 1,
@@ -60,8 +60,10 @@ class Register:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        with contextlib.suppress(OSError):  # a full disk must not stop the run; the next change tries again
+        try:
             write_json(self._path, self._data)
+        except OSError as error:  # a full disk must not stop the run; the next change tries again
+            self._lost(error)
 
     def _soon(self) -> None:
         if self._timer is None:

@@ -8,19 +8,21 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from disagg_run.errors import RunError
-from disagg_run.running.outcome import Failure
+from disagg_run.input_files import os_reason
+from disagg_run.running.outcome import AGENT, GUARDIAN, Failure
+from disagg_run.running.room import writing
 
 if TYPE_CHECKING:
     from disagg_run.planning.document import LaunchPlan
 
 PLAN, RUN = "plan.json", "run.json"
-_EVENTS = re.compile(r"events\.rank(\d+)\.jsonl")
 _RESULT = re.compile(r"result\.rank(\d+)\.json")
 
 
@@ -64,25 +66,22 @@ class RunDir:
             self.logs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(
-                f"the run directory {str(self.path)!r} cannot be made: {error.strerror or error}",
+                f"the run directory {str(self.path)!r} cannot be made: {os_reason(error)}",
                 remedy="name another with --run-dir",
             ) from None
 
     def claim(self, plan: bytes) -> None:
         """Create the directories for a new run and write its plan; RunError where they hold a run already."""
         self.make()
-        try:
-            with self.plan.open("xb") as file:  # of two runs that begin at once, one creates it
-                file.write(plan)
-        except FileExistsError:
-            raise RunError(
-                f"the run directory {str(self.path)!r} already holds a run", remedy="name another with --run-dir"
-            ) from None
-
-    def begun_ranks(self) -> list[int]:
-        """The ranks whose agents wrote an event."""
-        found = (_EVENTS.fullmatch(each.name) for each in self.path.glob("events.rank*.jsonl"))
-        return sorted(int(match[1]) for match in found if match)
+        with writing(self.plan, "the plan"):
+            try:
+                file = self.plan.open("xb", buffering=0)  # of two runs that begin at once, one creates it
+            except FileExistsError:
+                raise RunError(
+                    f"the run directory {str(self.path)!r} already holds a run", remedy="name another with --run-dir"
+                ) from None
+            with file:
+                _write_whole(file, plan, self.plan)
 
     def ended_ranks(self) -> list[int]:
         """The ranks that wrote down how the run ended."""
@@ -105,7 +104,12 @@ def culprit_of(run_dir: RunDir) -> Failure | None:
         return None
     first = min(known, key=lambda culprit: culprit.time)
     own = run_dir.culprit(first.rank)
-    return own if own is not None and (own.rank, own.process) == (first.rank, first.process) else first
+    return own if own is not None and _blamed(own) == _blamed(first) else first
+
+
+def _blamed(failure: Failure) -> tuple[int, str]:
+    """Rank and process; to others the death of a guardian is that of its agent."""
+    return failure.rank, AGENT if failure.process == GUARDIAN else failure.process
 
 
 def new_id() -> str:
@@ -121,8 +125,19 @@ def default_path(plan: LaunchPlan, run_id: str) -> Path:
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Write ``data`` so that a reader finds the old file or the new one, whole."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    with temporary.open("wb", buffering=0) as file:
+        _write_whole(file, (json.dumps(data, indent=1) + "\n").encode("ascii"), temporary)
     temporary.replace(path)
+
+
+def _write_whole(file: FileIO, data: bytes, path: Path) -> None:
+    """Write all of ``data``, or leave no file."""
+    try:
+        while data:
+            data = data[file.write(data) :]
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def write_result(run_dir: RunDir, rank: int, culprit: Failure | None, **more: Any) -> None:

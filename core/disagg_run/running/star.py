@@ -175,6 +175,10 @@ class Hub:
         if not hmac.compare_digest(token.encode("utf-8", "surrogatepass"), self._token):
             self._refuse(writer, peer, "its token is not this run's")
             return None
+        if hello.get("type") == "lost" and hello.get("digest") == self._digest:
+            if self._stopped is None:  # else its end was seen already
+                self._verdict.fail(Failure.from_data(hello["failure"]))
+            return None
         rank = hello.get("rank")
         reason = self._objection(rank, hello.get("digest"))
         if reason and hello.get("digest") != self._digest:

@@ -20,6 +20,7 @@ from disagg_run.running import environment, proctree
 from disagg_run.running.outcome import Exit
 from disagg_run.running.proctree import ProcessStat
 from disagg_run.running.reaper import Reaper
+from disagg_run.running.room import writing
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -89,12 +90,15 @@ class Supervisor:
     def spawn(self, process: PlannedProcess, on_exit: Callable[[Running], None]) -> Running:
         """Start a process now.
 
-        Raises PreflightError where its program is not there or cannot be executed, or a secret is missing.
+        Raises PreflightError where its program is not there or cannot be executed, or a secret is missing, and RunError
+        where its log cannot be written.
         """
         words = command(process)
         log = self.log_path(process.name)
         env = process_env(process, self._extra)
-        with log.open("ab", buffering=0) as output:
+        with contextlib.ExitStack() as stack:
+            with writing(log, f"the log of {process.name}"):
+                output = stack.enter_context(log.open("ab", buffering=0))
             child = _popen(process.name, words, env, output.fileno())
         stat = proctree.read(child.pid)
         assert stat is not None  # it is our unreaped child

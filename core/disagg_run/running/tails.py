@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from disagg_run.input_files import os_reason
+
 #: Seconds between two looks while lines come and while none do, and bytes shown of one process at each look.
 _LOOK_S = 0.25
 _QUIET_S = 1.0
@@ -91,7 +93,10 @@ class Tails:
 
     def follow(self, name: str, path: Path) -> None:
         """Show the lines of ``path``, from its beginning, as those of process ``name``."""
-        self._tails.append(Tail(name, path))
+        try:
+            self._tails.append(Tail(name, path))
+        except OSError as error:
+            self._unreadable(name, path, error)
 
     async def run(self) -> None:
         """Look at all logs until cancelled."""
@@ -102,18 +107,27 @@ class Tails:
 
     def look(self) -> bool:
         """Show what has come since the last look; whether anything has."""
-        shown = [self._print(tail, tail.lines()) for tail in self._tails]
+        shown = [self._print(tail, tail.lines) for tail in tuple(self._tails)]
         return any(shown)
 
     def close(self) -> None:
         """Show what is left and let go of the files."""
-        for tail in self._tails:
-            self._print(tail, tail.rest())
+        for tail in tuple(self._tails):
+            self._print(tail, tail.rest)
             tail.close()
         self._tails.clear()
 
-    def _print(self, tail: Tail, lines: list[str]) -> bool:
+    def _print(self, tail: Tail, look: Callable[[], list[str]]) -> bool:
+        try:
+            lines = look()
+        except OSError as error:  # a file system that went away
+            self._tails.remove(tail)
+            self._unreadable(tail.name, tail.path, error)
+            return True
         for line in lines:
             if line.strip():
                 self._show(f"[{tail.name}] {line}")
         return bool(lines)
+
+    def _unreadable(self, name: str, path: Path, error: OSError) -> None:
+        self._show(f"[{name}] (what it prints is not shown any more: {str(path)!r} cannot be read: {os_reason(error)})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from disagg_run.errors import UsageError
@@ -20,15 +21,16 @@ def new_token() -> str:
     return secrets.token_hex(32)
 
 
-def read_token(path: Path | None, *, needed: bool) -> str:
+def read_token(path: Path | None, *, needed: bool, environ: Mapping[str, str] | None = None) -> str:
     """The run's secret: from ``path``, else from DISAGG_RUN_TOKEN; "" where none is given and none is needed.
 
+    ``environ``: where the variable is looked up; None = this process's environment.
     Raises UsageError for a secret that is too short or too long, and for a file that others may read or that is not
     there.
     """
     if path is not None:
         return _from_file(path)
-    token = os.environ.get(TOKEN, "")
+    token = (os.environ if environ is None else environ).get(TOKEN, "")
     if needed and not token:
         raise UsageError(
             "the agents of a run need a secret in common",
