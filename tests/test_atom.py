@@ -183,12 +183,12 @@ def test_speculation_without_a_known_method_is_refused() -> None:
         planned("Kimi-K2.5-MXFP4", decode=RoleSpec(mtp=1))
 
 
-def test_b29_a_length_for_one_side_only_is_refused() -> None:
+def test_B29_a_length_for_one_side_only_is_refused() -> None:
     with pytest.raises(ParityError, match=r"max-model-len is '9216' for prefill-0 .* but not set for decode-0"):
         planned(prefill=RoleSpec(settings={"max_model_len": 9216}))
 
 
-def test_b38_a_flag_that_the_server_does_not_have_is_refused_with_the_nearest() -> None:
+def test_B38_a_flag_that_the_server_does_not_have_is_refused_with_the_nearest() -> None:
     with pytest.raises(FlagError, match=r"no flag '--num-draft-tokens'.*did you mean '--num-speculative-tokens'"):
         contract(EXTRA_SERVER_ARGS="--num-draft-tokens 3")
     with pytest.raises(FlagError, match=r"--kv_cache_dtype .* does not take 'fp9': did you mean 'fp8'"):
@@ -205,7 +205,7 @@ def test_capture_sizes_are_a_list_of_numbers() -> None:
             planned(settings={"cudagraph_capture_sizes": wrong})
 
 
-def test_b41_an_override_keeps_what_the_launcher_depends_on() -> None:
+def test_B41_an_override_keeps_what_the_launcher_depends_on() -> None:
     args = ArgText(words=("--kv-transfer-config", '{"num_worker_threads": 8}', "-tp", "4"))
     process = planned(decode=RoleSpec(tp=4, args=[args]), prefill=RoleSpec(tp=4)).process("decode-0")
     assert json.loads(value(process, "--kv-transfer-config")) == {
@@ -218,7 +218,7 @@ def test_b41_an_override_keeps_what_the_launcher_depends_on() -> None:
     assert value(process, "--server-port") == "8020"
 
 
-def test_b61_attention_split_differently_is_refused_where_nobody_knows_it_to_work() -> None:
+def test_B61_attention_split_differently_is_refused_where_nobody_knows_it_to_work() -> None:
     sides: dict[str, Any] = {"prefill": RoleSpec(tp=8), "decode": RoleSpec(tp=4)}
     with pytest.raises(ParityError, match=r"attention-tp is 8 for .* but 4 for .* --waive attention-tp"):
         planned("MiniMax-M3-MXFP4", **sides)

@@ -80,7 +80,7 @@ def test_r18_the_router_is_always_told_the_port_that_its_probes_ask() -> None:
         assert {proof.target.split("/")[2] for proof in router.ready} == {f"10.0.0.1:{port}"}
 
 
-def test_b67_a_flag_that_the_router_does_not_have_is_refused_with_the_nearest() -> None:
+def test_B67_a_flag_that_the_router_does_not_have_is_refused_with_the_nearest() -> None:
     router = attrs.evolve(LaunchSpec(engine="", model="").router, args=[ArgText(words=("--cache-treshold", "0.3"))])
     with pytest.raises(FlagError, match=r"no flag '--cache-treshold'.*did you mean '--cache-threshold'"):
         planned(router=router)

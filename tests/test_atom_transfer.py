@@ -13,14 +13,14 @@ from tests.atom_plans import contract, nic, planned, two_on_a_node
 from tests.plan_values import source, value
 
 
-def test_b19_every_server_is_told_its_own_address() -> None:
+def test_B19_every_server_is_told_its_own_address() -> None:
     launch = planned(nodes=3, prefill=RoleSpec(workers=2))
     found = {name: launch.process(name).env["ATOM_HOST_IP"] for name in ("prefill-0", "prefill-1", "decode-0")}
     assert found == {"prefill-0": "10.0.0.1", "prefill-1": "10.0.0.2", "decode-0": "10.0.0.3"}
     assert "ATOM_HOST_IP" not in launch.process("router").env
 
 
-def test_b26_the_data_address_is_that_of_the_chosen_device() -> None:
+def test_B26_the_data_address_is_that_of_the_chosen_device() -> None:
     facts = {rank: NodeFacts(nics=[nic("ionic_0", f"192.168.10.{rank}"), nic("ionic_1", "fd00::1")]) for rank in (0, 1)}
     launch = planned(facts=facts, ib_devices=["ionic_0", "ionic_1"])
     decode = launch.process("decode-0")
@@ -48,7 +48,7 @@ def test_no_device_is_no_error_and_nothing_is_written_of_one() -> None:
     ]
 
 
-def test_b25_a_named_device_that_is_known_to_be_down_or_absent_is_remarked_on() -> None:
+def test_B25_a_named_device_that_is_known_to_be_down_or_absent_is_remarked_on() -> None:
     facts = {1: NodeFacts(nics=[nic("ionic_0"), nic("ionic_1", state="DOWN")])}
     (warning,) = planned(facts=facts, ib_devices=["ionic_0", "ionic_1"]).warnings
     assert warning.message.startswith("RDMA device 'ionic_1' (")
@@ -59,7 +59,7 @@ def test_b25_a_named_device_that_is_known_to_be_down_or_absent_is_remarked_on() 
     assert planned(ib_devices=["rdma0"]).warnings == ()
 
 
-def test_b23_a_routable_gid_is_chosen_where_the_automatic_one_is_link_local() -> None:
+def test_B23_a_routable_gid_is_chosen_where_the_automatic_one_is_link_local() -> None:
     gids = {0: "fe80:0000:0000:0000:0690:81ff:fe00:0001", 1: "fd93:16d3:59b6:0000:0000:0000:0000:0001"}
     nics = [nic("ionic_0", gids=gids), nic("ionic_1", gids=gids), nic("ionic_2", state="DOWN")]
     launch = planned(facts={0: NodeFacts(nics=nics)})

@@ -156,13 +156,13 @@ def test_repeatable_flags_keep_every_occurrence_of_every_layer_in_order() -> Non
     )
 
 
-def test_b41_an_override_of_other_flags_drops_none_that_the_plugin_needs() -> None:
+def test_B41_an_override_of_other_flags_drops_none_that_the_plugin_needs() -> None:
     """An override replaced the whole list and lost the launcher's own port."""
     own = [flag("--port", 8020, source=ENGINE), flag("--memory", 0.9, source=TABLE)]
     assert argv_of(*own, typed=["--memory", "0.5"]) == ("--port", "8020", "--memory", "0.5")
 
 
-def test_b66_a_default_does_not_beat_the_recipe_and_both_are_told() -> None:
+def test_B66_a_default_does_not_beat_the_recipe_and_both_are_told() -> None:
     """A fallback of 1 was appended after the recipe's 256, and the last one won."""
     (merged,) = merged_of(flag("--block-size", 256, source=RUN_FILE), flag("--block-size", 1, source=ENGINE))
     assert (merged.values, merged.replaced) == (("256",), ((ENGINE, "1"),))

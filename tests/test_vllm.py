@@ -181,7 +181,7 @@ def test_the_version_is_that_of_the_image_s_tag_where_it_tells_one(image: str, v
     assert planned(image=image, ib_devices=["rdma0"]).engine_version == version
 
 
-def test_b38_a_flag_that_is_gone_or_misspelt_is_refused_with_what_to_write() -> None:
+def test_B38_a_flag_that_is_gone_or_misspelt_is_refused_with_what_to_write() -> None:
     with pytest.raises(FlagError, match=r"'--disable-log-requests' .* is gone since .*--no-enable-log-requests"):
         contract(EXTRA_SERVER_ARGS="--disable-log-requests")
     with pytest.raises(FlagError, match=r"no flag '--max-num-batched-token'.*--max-num-batched-tokens"):
@@ -190,7 +190,7 @@ def test_b38_a_flag_that_is_gone_or_misspelt_is_refused_with_what_to_write() -> 
         contract(EXTRA_SERVER_ARGS="--kv-cache-dtype fp9")
 
 
-def test_b67_router_flags_are_checked_against_the_router_s_own_parser() -> None:
+def test_B67_router_flags_are_checked_against_the_router_s_own_parser() -> None:
     router = attrs.evolve(LaunchSpec(engine="", model="").router, args=[ArgText(words=("--cache-treshold", "0.3"))])
     with pytest.raises(FlagError, match=r"no flag '--cache-treshold'.*did you mean '--cache-threshold'"):
         planned(router=router)

@@ -20,7 +20,7 @@ from tests.vllm_plans import KIMI, M3, M25, check_sizes, nic, planned, source, v
         (M25, 6, 8, "multiple"),
     ],
 )
-def test_b61_unequal_sizes_are_refused_where_nixl_cannot_move_kv(
+def test_B61_unequal_sizes_are_refused_where_nixl_cannot_move_kv(
     model: str, prefill: int, decode: int, problem: str
 ) -> None:
     check_sizes(model, prefill, decode, problem, connector="vllm-nixl")
@@ -43,7 +43,7 @@ def test_nixl_s_router_is_told_every_head_and_looks_at_once() -> None:
 
 
 @pytest.mark.parametrize("connector", ["vllm-moriio", "vllm-nixl"])
-def test_b19_the_side_channel_s_host_is_every_server_s_own_address(connector: str) -> None:
+def test_B19_the_side_channel_s_host_is_every_server_s_own_address(connector: str) -> None:
     launch = planned(nodes=3, connector=connector, prefill=RoleSpec(workers=2))
     found = {name: launch.process(name).env["VLLM_NIXL_SIDE_CHANNEL_HOST"] for name in launch.process_names()[:1]}
     found |= {name: launch.process(name).env["VLLM_NIXL_SIDE_CHANNEL_HOST"] for name in ("prefill-1", "decode-0")}

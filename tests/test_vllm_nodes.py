@@ -65,7 +65,7 @@ def test_a_server_with_a_node_of_its_own_sees_all_of_it() -> None:
     assert not {"HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "VLLM_PORT"} & {*process.env, *process.unset}
 
 
-def test_b03_each_server_of_a_node_searches_ports_in_a_window_of_its_own() -> None:
+def test_B03_each_server_of_a_node_searches_ports_in_a_window_of_its_own() -> None:
     roles: dict[str, Any] = {"prefill": RoleSpec(workers=4, tp=2), "decode": RoleSpec(tp=8)}
     launch = planned(nodes=4, gpus_per_node=4, connector="vllm-nixl", waive=["attention-tp"], **roles)
     windows: dict[str, list[tuple[int, int]]] = {}

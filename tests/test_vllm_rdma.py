@@ -67,7 +67,7 @@ def test_the_route_may_be_made_from_inside_a_container() -> None:
     assert "NET_ADMIN" not in capabilities[-1]
 
 
-def test_b26_the_data_address_is_that_of_the_first_device_and_the_control_address_the_node_s() -> None:
+def test_B26_the_data_address_is_that_of_the_first_device_and_the_control_address_the_node_s() -> None:
     facts = {1: NodeFacts(nics=[nic("rdma0", "fd00::1"), nic("rdma1", "172.16.0.1")])}
     launch = planned(facts=facts, ib_devices=["rdma1", "rdma0"])
     decode = launch.process("decode-0")
@@ -88,6 +88,6 @@ def test_b26_the_data_address_is_that_of_the_first_device_and_the_control_addres
         ([nic("a", gids={0: FE80, 1: "::", 2: "no gid", 3: FD00})], "3"),
     ],
 )
-def test_b23_the_gid_is_routable_on_every_device(nics: list[Nic], index: str) -> None:
+def test_B23_the_gid_is_routable_on_every_device(nics: list[Nic], index: str) -> None:
     launch = planned(facts={0: NodeFacts(nics=nics)})
     assert launch.process("prefill-0").env["UCX_IB_GID_INDEX"] == index

@@ -100,13 +100,13 @@ def test_multi_token_prediction_is_refused_where_no_method_is_known() -> None:
         ({"max_model_len": "9216"}, "max-model-len"),
     ],
 )
-def test_b29_a_value_for_one_side_only_is_refused_by_name(settings: dict[str, Any], name: str) -> None:
+def test_B29_a_value_for_one_side_only_is_refused_by_name(settings: dict[str, Any], name: str) -> None:
     with pytest.raises(ParityError, match=f"{name} is .* for prefill-0 .*--waive {name}"):
         planned(prefill=RoleSpec(settings=settings))
     assert planned(prefill=RoleSpec(settings=settings), waive=[name]).waived
 
 
-def test_b62_a_switch_of_the_kv_layout_on_one_side_is_refused() -> None:
+def test_B62_a_switch_of_the_kv_layout_on_one_side_is_refused() -> None:
     for words, name in (
         (("--disable-hybrid-kv-cache-manager",), "hybrid-kv-cache-manager"),
         (("--attention-backend", "ROCM_AITER_FA"), "attention-backend"),

@@ -89,7 +89,7 @@ def test_queues_are_the_public_ones_unless_the_user_sets_them() -> None:
     assert "MORI_RDMA_TC" not in planned().process("decode-0").env
 
 
-def test_b41_an_override_keeps_what_the_launcher_depends_on() -> None:
+def test_B41_an_override_keeps_what_the_launcher_depends_on() -> None:
     launch = contract(
         EXTRA_SERVER_ARGS="""--kv-transfer-config '{"kv_connector_extra_config": {"transfer_timeout": 40}}'"""
     )
@@ -145,7 +145,7 @@ def printed(launch: LaunchPlan) -> list[str]:
     return [each.target for each in launch.process("router").ready if each.kind == "output"]
 
 
-def test_b13_the_router_is_ready_when_it_has_named_every_head_once() -> None:
+def test_B13_the_router_is_ready_when_it_has_named_every_head_once() -> None:
     launch = planned(nodes=6, prefill=RoleSpec(workers=2, tp=8, dp_attention=True), decode=RoleSpec(workers=2, tp=16))
     assert printed(launch) == [
         "Add Prefill [HTTP:10.0.0.1:2584,",
@@ -189,7 +189,7 @@ def test_hosts_that_are_given_by_name_register_at_addresses_that_are_not_known()
     assert transfer(launch.process("decode-0"))["proxy_ip"] == "n0"
 
 
-def test_b95_an_engine_that_the_router_does_not_understand_is_a_warning() -> None:
+def test_B95_an_engine_that_the_router_does_not_understand_is_a_warning() -> None:
     assert any("0.19.1 registers" in text for text in warnings(planned(engine_version="0.19.1")))
     assert not any("registers" in text for text in warnings(planned(engine_version="0.20.0")))
     old = attrs.evolve(LaunchSpec(engine="", model="").router, version="0.1.5")
@@ -262,7 +262,7 @@ def test_a_worker_over_nodes_is_planned_with_a_warning_of_what_moriio_cannot_rea
         (M3, "0.32.0", 4, 8, "it is not known"),
     ],
 )
-def test_b61_unequal_sizes_are_refused_where_moriio_cannot_move_kv(
+def test_B61_unequal_sizes_are_refused_where_moriio_cannot_move_kv(
     model: str, version: str, prefill: int, decode: int, problem: str
 ) -> None:
     check_sizes(model, prefill, decode, problem, engine_version=version)

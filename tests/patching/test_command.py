@@ -82,7 +82,7 @@ def test_check_apply_status_and_revert_go_through_the_life_of_a_patch(
     assert Ran(capsys, "revert", "--target", root).out == "no patch is applied\n"
 
 
-def test_b71_an_installation_can_be_asked_to_have_no_patches(capsys: pytest.CaptureFixture[str], root: Path) -> None:
+def test_B71_an_installation_can_be_asked_to_have_no_patches(capsys: pytest.CaptureFixture[str], root: Path) -> None:
     """Fault B71: a no-patches mode that fails if any would apply, or is applied."""
     assert Ran(capsys, "status", "--expect", "none", "--target", root).code == 0
     forbidden = Ran(capsys, "check", "toy-wait", "--forbid", "--target", root)

@@ -84,7 +84,7 @@ def test_bounds_for_moriio_beside_another_connector_are_refused() -> None:
     assert patches[0].planned_for == ""
 
 
-def test_b71_a_release_with_settings_grants_the_bounds_where_patches_are_forbidden() -> None:
+def test_B71_a_release_with_settings_grants_the_bounds_where_patches_are_forbidden() -> None:
     """Fault B71: policy no-patches."""
     assert bounds(planned("0.32.0", "moriio", forbid_patches=True), "decode-0")[1]
     with pytest.raises(PatchError, match="source patches are forbidden here"):

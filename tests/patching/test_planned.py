@@ -87,7 +87,7 @@ def test_an_unknown_patch_is_refused_when_planned() -> None:
         planned("toy-wate")
 
 
-def test_b71_a_ledger_says_what_was_changed_why_and_under_which_waiver(tmp_path: Path) -> None:
+def test_B71_a_ledger_says_what_was_changed_why_and_under_which_waiver(tmp_path: Path) -> None:
     """Fault B71: a benchmark forbids changes to the engine without a filed waiver."""
     root = install(tmp_path / "site")
     apply_patches([WAIT], target=root, waiver="https://example.org/waivers/3")
@@ -102,7 +102,7 @@ def test_b71_a_ledger_says_what_was_changed_why_and_under_which_waiver(tmp_path:
     assert ledgers([root]) == ()
 
 
-def test_b71_where_patches_are_forbidden_a_plan_that_would_apply_one_fails() -> None:
+def test_B71_where_patches_are_forbidden_a_plan_that_would_apply_one_fails() -> None:
     """Fault B71: policy no-patches."""
     with pytest.raises(
         PatchError, match="source patches are forbidden here, and 'toy-finish', 'toy-wait' would change"
@@ -112,7 +112,7 @@ def test_b71_where_patches_are_forbidden_a_plan_that_would_apply_one_fails() -> 
     assert carried(planned("toy-wait", forbid_patches=True, engine_version="2.0")) == ["toy-wait"]
 
 
-def test_b71_a_second_patch_for_one_place_never_hides_the_first(tmp_path: Path) -> None:
+def test_B71_a_second_patch_for_one_place_never_hides_the_first(tmp_path: Path) -> None:
     """Fault B71: a diff rewrote the lines that a second patcher looked for, which then did nothing and logged it."""
     root = install(tmp_path / "site")
     second = edited(WAIT, id="toy-second", edits=[attrs.evolve(WAIT.edits[0], replacement="return\n")])
@@ -163,7 +163,7 @@ def test_a_run_warns_of_patches_from_before_that_its_plan_does_not_name(tmp_path
     assert f"disagg-run patches revert --python {tmp_path}/bin/python3" in event["what"]
 
 
-def test_b71_a_plan_that_forbids_patches_does_not_run_on_an_engine_that_carries_one(tmp_path: Path) -> None:
+def test_B71_a_plan_that_forbids_patches_does_not_run_on_an_engine_that_carries_one(tmp_path: Path) -> None:
     """Fault B71: policy no-patches, and an installation that an earlier run has patched."""
     root = install(tmp_path / "site")
     apply_patches([WAIT], target=root)

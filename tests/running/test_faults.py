@@ -43,7 +43,7 @@ def test_the_matrix_covers_every_kind_phase_and_fault() -> None:
     assert {cell.fault for cell in chosen} == set(matrix.FAULTS)
 
 
-def test_b82_followers_are_ended_with_their_head(launch: Starter) -> None:
+def test_B82_followers_are_ended_with_their_head(launch: Starter) -> None:
     first, second = addresses(2)
     head = server("decode-0", first)
     follower = server("decode-0.1", second, head=False, ready=(), ports={}, after=edges("decode-0", until="started"))
@@ -57,7 +57,7 @@ def test_b82_followers_are_ended_with_their_head(launch: Starter) -> None:
     assert "decode-0 of rank 0 was killed by SIGKILL while it was needed" in launched.err.read_text()
 
 
-def test_b89_plan_logs_and_events_are_kept_after_a_failure_and_shown(launch: Starter) -> None:
+def test_B89_plan_logs_and_events_are_kept_after_a_failure_and_shown(launch: Starter) -> None:
     asked = Launch(words={"decode-0": ["--say", "the reason is this line", "--exit-after", 0.3, "--code", 7]})
     launched = launch(asked.plan())
     assert launched.end() == 11
@@ -116,7 +116,7 @@ def test_where_the_process_above_the_ranks_is_killed_they_end_in_order(launch: S
     launched.check_nothing_left(2)
 
 
-def test_b09_a_foreign_answer_on_the_port_is_no_readiness(launch: Starter, tmp_path: Path) -> None:
+def test_B09_a_foreign_answer_on_the_port_is_no_readiness(launch: Starter, tmp_path: Path) -> None:
     """Somebody takes the port between our check and our server's bind, and answers in its place."""
     asked = Launch()
     address = asked.addresses[1]
@@ -149,7 +149,7 @@ def python_with_ready(argv: tuple[str, ...], ready: tuple[Ready, ...]) -> Planne
     return command("decode-0", "server", *argv, ports={"http": HTTP}, ready=ready)
 
 
-def test_b47_a_server_that_cannot_bind_is_reported_with_the_holder(launch: Starter, tmp_path: Path) -> None:
+def test_B47_a_server_that_cannot_bind_is_reported_with_the_holder(launch: Starter, tmp_path: Path) -> None:
     asked = Launch(words={"decode-0": ["--delay", 1.0]})
     launched = launch(asked.plan())
     launched.pid("decode-0")

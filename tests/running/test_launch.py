@@ -95,7 +95,7 @@ def test_the_printed_curl_line_works_as_it_stands(serving: Launched) -> None:
     assert "serving at http://" in status_text(read_status(serving.run_dir))
 
 
-def test_b16_the_pid_is_the_servers_own_with_a_group_and_session_of_its_own(serving: Launched) -> None:
+def test_B16_the_pid_is_the_servers_own_with_a_group_and_session_of_its_own(serving: Launched) -> None:
     """That the group and its port are gone after teardown is looked at by every launch's end."""
     pid = serving.pid("prefill-0")
     assert os.getpgid(pid) == os.getsid(pid) == pid
@@ -146,7 +146,7 @@ def test_what_is_waited_for_is_said_as_plain_lines(launch: Starter) -> None:
     assert "router (rank 0, not started)" in line
 
 
-def test_b80_a_follower_waits_for_the_heads_join_port_and_not_for_its_readiness(launch: Starter) -> None:
+def test_B80_a_follower_waits_for_the_heads_join_port_and_not_for_its_readiness(launch: Starter) -> None:
     """The head is ready only long after its join port opened; the follower starts in between."""
     first, second = addresses(2)
     head = server("decode-0", first, "--join-port", JOIN, "--delay", 1.0, ports={"http": HTTP, "join": JOIN})
@@ -157,7 +157,7 @@ def test_b80_a_follower_waits_for_the_heads_join_port_and_not_for_its_readiness(
     assert at["started", "decode-0"] < at["started", "decode-0.1"] < at["ready", "decode-0"]
 
 
-def test_b11_nothing_is_sent_before_every_worker_is_ready_and_a_generation_came_through(launch: Starter) -> None:
+def test_B11_nothing_is_sent_before_every_worker_is_ready_and_a_generation_came_through(launch: Starter) -> None:
     """The router alone answers healthy at once; prefill is slow."""
     asked = Launch(words={"prefill-0": ["--delay", 1.0]}, fields={"router": {"after": ()}})
     launched = launch(asked.plan(), smoke=1)
@@ -170,7 +170,7 @@ def test_b11_nothing_is_sent_before_every_worker_is_ready_and_a_generation_came_
     assert events.index("canary.passed") < events.index("run.serving")
 
 
-def test_b17_the_exit_code_is_the_workloads_not_the_clean_ups(launch: Starter) -> None:
+def test_B17_the_exit_code_is_the_workloads_not_the_clean_ups(launch: Starter) -> None:
     asked = Launch()
     asked.more = {0: [python("bench", "workload", "print('benchmark says no'); raise SystemExit(3)")]}
     launched = launch(asked.plan())
@@ -203,7 +203,7 @@ def test_a_second_ctrl_c_cuts_the_grace_short(launch: Starter) -> None:
     assert time.monotonic() - struck < 10
 
 
-def test_b84_a_foreign_process_with_the_same_command_line_is_not_touched(launch: Starter) -> None:
+def test_B84_a_foreign_process_with_the_same_command_line_is_not_touched(launch: Starter) -> None:
     asked = Launch()
     words = [sys.executable, *asked.plan().process("decode-0").exec[1:]]
     env = {**os.environ, "DISAGG_RUN_NODE_ADDRESS": addresses(1)[0]}

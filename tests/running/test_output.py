@@ -61,7 +61,7 @@ def test_a_text_that_never_comes_ends_the_wait_with_its_name(tmp_path: Path) -> 
 
 
 @pytest.mark.real
-def test_b13_a_router_that_has_not_named_every_worker_is_not_serving(launch: Starter) -> None:
+def test_B13_a_router_that_has_not_named_every_worker_is_not_serving(launch: Starter) -> None:
     told = ["--say", "Add a, Add b,"]
     good = Launch(words={"router": [*told]})
     plan = good.plan()
