@@ -108,7 +108,7 @@ class ProcessSpec:
 
 @attrs.frozen(kw_only=True)
 class BenchSpec:
-    """The load that the launch is for; engines size batches by it, the workload runs it."""
+    """The load that the launch is for: engines size batches and lengths by it, and no benchmark is run yet."""
 
     #: Prompt length in tokens.
     input_len: int = 8192

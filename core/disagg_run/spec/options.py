@@ -12,7 +12,7 @@ from disagg_run.spec.role_options import both_roles_options, role_options
 WHAT = "Engine and model"
 NODES = "Nodes"
 ROUTER = "Router"
-LOAD = "Load"
+LOAD = "Load that servers are sized for (no benchmark is run)"
 FINE = "Fine tuning"
 SIMULATION = "Simulation"
 
@@ -144,7 +144,7 @@ _LOAD = (
     ),
     Option(
         key="bench.concurrency",
-        summary="concurrent requests, one run each: 8x16x32",
+        summary="concurrent requests, 8x16x32 for several runs: engines size batches for the most",
         group=LOAD,
         type="sizes",
         flag="--concurrency",
@@ -153,7 +153,7 @@ _LOAD = (
     ),
     Option(
         key="bench.request-rate",
-        summary="requests a second, or inf (the default)",
+        summary="requests a second, or inf (the default); nothing is sized by it",
         group=LOAD,
         type="rate",
         flag="--request-rate",
@@ -161,7 +161,7 @@ _LOAD = (
     ),
     Option(
         key="bench.random-range-ratio",
-        summary="lengths vary from this share of the length to the length; default: 0.8",
+        summary="lengths vary from this share to the whole; default: 0.8; nothing is sized by it",
         group=LOAD,
         type="float",
         flag="--random-range-ratio",
@@ -172,7 +172,7 @@ _LOAD = (
     ),
     Option(
         key="bench.num-prompts-multiplier",
-        summary="prompts of a run = concurrency x this; default: 10",
+        summary="prompts of a run = concurrency x this; default: 10; nothing is sized by it",
         group=LOAD,
         type="int",
         flag="--num-prompts-multiplier",
