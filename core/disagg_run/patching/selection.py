@@ -54,19 +54,14 @@ def select_patches(
     patches: list[Patch] = []
     left_out: list[str] = []
     for patch in named_patches(offered, wanted):
-        settled = distributions is None or set(distributions) & set(patch.package)
-        found = for_version(patch, version) if settled else patch
-        if isinstance(found, NotNeeded):
-            patches.append(attrs.evolve(patch, edits=(), digests=(), planned_for=version))
-        elif isinstance(found, Outside):
-            if patch.required:
-                raise PatchError(
-                    f"patch {patch.id!r} is not for version {version}: {found.reason}",
-                    remedy="leave it out, or plan for another version",
-                )
+        if distributions is not None and not set(distributions) & set(patch.package):
+            patches.append(attrs.evolve(patch, waiver=waiver))
+            continue
+        found = _settled(patch, version)
+        if isinstance(found, Outside):
             left_out.append(_left_out(patch, f"{found.reason}, not for version {version}"))
         else:
-            patches.append(attrs.evolve(pinned(patch, version) if settled else patch, waiver=waiver))
+            patches.append(attrs.evolve(found, waiver=waiver) if found.edits else found)
     kept = _without_absent(patches)
     left_out += [_left_out(patch, "it requires one that is left out") for patch in patches if patch not in kept]
     selected = Selected(patches=kept, left_out=left_out)
@@ -74,6 +69,21 @@ def select_patches(
     if forbid:
         _check_unchanged(selected.changing)
     return selected
+
+
+def _settled(patch: Patch, version: str) -> Patch | Outside:
+    """A patch as a plan for ``version`` has it, without edits where none is needed; PatchError where it must fit."""
+    found = for_version(patch, version)
+    if isinstance(found, NotNeeded):
+        return attrs.evolve(patch, edits=(), digests=(), planned_for=version)
+    if not isinstance(found, Outside):
+        return pinned(patch, version)
+    if patch.required:
+        raise PatchError(
+            f"patch {patch.id!r} is not for version {version}: {found.reason}",
+            remedy="leave it out, or plan for another version",
+        )
+    return found
 
 
 def _check_unchanged(changing: Sequence[Patch]) -> None:

@@ -55,9 +55,7 @@ def read_spec(
     filed = [*_recipe(recipe, environ)] if point is None else [*_instead_of_recipe(point, recipe, environ)]
     above = [*variables(environ), *_command_line(options)]
     given = [*contract(environ, {}), *filed, *above]
-    record = _named_plugin(given, "engine", host.engine)
-    if record is None:
-        raise SpecError("no engine is given", remedy=_how("engine", f"one of {', '.join(host.engines()) or 'none'}"))
+    record = _engine(given, host)
     if point is not None:
         filed += _of_engine(point, record, host, given)
     given = [*contract(environ, record.contract_unset), *contract_connector(environ, record), *filed, *above]
@@ -76,6 +74,13 @@ def read_spec(
         check_node_contract(spec, environ)
     unread = [*contract_unread(environ, host, record), *(() if point is None else point.unread(record))]
     return attrs.evolve(spec, notices=(*spec.notices, *unread))
+
+
+def _engine(given: Iterable[AnyAssignment], host: Host) -> Engine:
+    record: Engine | None = _named_plugin(given, "engine", host.engine)
+    if record is None:
+        raise SpecError("no engine is given", remedy=_how("engine", f"one of {', '.join(host.engines()) or 'none'}"))
+    return record
 
 
 def _selected(given: list[AnyAssignment], engine: Engine, host: Host) -> Selection:

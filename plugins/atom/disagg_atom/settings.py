@@ -5,6 +5,7 @@ Job scripts export some of these variables whatever the user wants; exactly thos
 
 from __future__ import annotations
 
+from disagg_run.client_variables import CLIENT_VARIABLES
 from disagg_run.declarations import Setting
 from disagg_run.router_policies import router_policies
 from disagg_run.settable_ports import port_setting
@@ -16,8 +17,7 @@ _MORI = "of KV transfers by MoRI, which ATOM does not use"
 
 #: What job scripts export for every engine.
 CONTRACT_UNREAD = {
-    "RUN_EVAL": "the client judges answers; the servers need nothing for it",
-    "EVAL_ONLY": "the client judges answers; the servers need nothing for it",
+    **CLIENT_VARIABLES,
     "MORI_RDMA_TC": _MORI,
     "MORI_IO_QP_MAX_SEND_WR": _MORI,
     "MORI_IO_SQ_BACKOFF_TIMEOUT_US": _MORI,

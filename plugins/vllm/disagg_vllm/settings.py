@@ -5,14 +5,14 @@ Job scripts export some of these variables whatever the user wants; exactly thos
 
 from __future__ import annotations
 
+from disagg_run.client_variables import CLIENT_VARIABLES
 from disagg_run.declarations import Setting
 from disagg_run.router_policies import router_policies
 from disagg_run.settable_ports import port_setting
 
 #: What job scripts export for every engine.
 CONTRACT_UNREAD = {
-    "RUN_EVAL": "the client judges answers; the servers need nothing for it",
-    "EVAL_ONLY": "the client judges answers; the servers need nothing for it",
+    **CLIENT_VARIABLES,
     "ENABLE_METRICS": "servers give Prometheus metrics under /metrics in any case, and the router on a port of its own",
 }
 
