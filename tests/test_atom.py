@@ -87,13 +87,13 @@ def test_explicit_values_beat_the_table_and_show_what_they_replaced() -> None:
 # --- faults of the public launchers -----------------------------------------------------------------------------------
 
 
-def test_r11_an_unset_tp_size_is_all_gpus_of_a_node() -> None:
+def test_R11_an_unset_tp_size_is_all_gpus_of_a_node() -> None:
     launch = contract(PREFILL_TP_SIZE="", DECODE_TP_SIZE="", GPUS_PER_NODE="4")
     assert [value(launch.process(name), "-tp") for name in ("prefill-0", "decode-0")] == ["4", "4"]
     assert source(launch, "prefill-0", "argv/-tp") == "core default: all GPUs of a node"
 
 
-def test_r12_lists_json_and_blanks_in_extra_arguments_arrive_whole() -> None:
+def test_R12_lists_json_and_blanks_in_extra_arguments_arrive_whole() -> None:
     launch = contract(EXTRA_SERVER_ARGS="""--enforce-eager --hf-overrides '{"a b": [1, "*"]}' --chat-template 'x  y'""")
     for name in ("prefill-0", "decode-0"):
         process = launch.process(name)
@@ -104,25 +104,25 @@ def test_r12_lists_json_and_blanks_in_extra_arguments_arrive_whole() -> None:
     assert sizes == [1, 2, 4, *range(8, 257, 8)]
 
 
-def test_r13_quantisation_follows_the_attention_of_its_own_role() -> None:
+def test_R13_quantisation_follows_the_attention_of_its_own_role() -> None:
     launch = planned("MiniMax-M3-MXFP4", prefill=RoleSpec(dp_attention=True), decode=RoleSpec(), waive=["attention-tp"])
     assert "--online_quant_config" not in launch.process("prefill-0").argv
     assert json.loads(value(launch.process("decode-0"), "--online_quant_config"))["global_quant_config"] == "ptpc_fp8"
 
 
-def test_r14_experts_are_spread_without_dp_attention_too() -> None:
+def test_R14_experts_are_spread_without_dp_attention_too() -> None:
     launch = planned(prefill=RoleSpec(expert_parallel=True))
     assert "--enable-expert-parallel" in launch.process("prefill-0").argv
     assert "--enable-dp-attention" not in launch.process("prefill-0").argv
     assert "--enable-expert-parallel" not in launch.process("decode-0").argv
 
 
-def test_r15_an_unknown_model_is_refused_with_the_nearest() -> None:
+def test_R15_an_unknown_model_is_refused_with_the_nearest() -> None:
     with pytest.raises(SpecError, match=r"no model 'DeepSeek-V4-Pr0'.*did you mean 'DeepSeek-V4-Pro'\?"):
         planned("DeepSeek-V4-Pr0")
 
 
-def test_r16_b66_an_explicit_length_beats_the_table_but_what_scripts_always_export_does_not() -> None:
+def test_R16_b66_an_explicit_length_beats_the_table_but_what_scripts_always_export_does_not() -> None:
     exported = {"MEM_FRAC_STATIC": "0.85", "BLOCK_SIZE": "16", "MODEL_NAME": "MiniMax-M3-MXFP8"}
     process = contract(**exported).process("decode-0")
     assert (value(process, "--block-size"), value(process, "--gpu-memory-utilization")) == ("128", "0.8")
@@ -133,14 +133,14 @@ def test_r16_b66_an_explicit_length_beats_the_table_but_what_scripts_always_expo
     assert source(launch, "decode-0", "argv/--block-size") == "environment contract BLOCK_SIZE"
 
 
-def test_r17_b58_a_worker_over_two_nodes_is_refused_with_the_largest_size() -> None:
+def test_R17_b58_a_worker_over_two_nodes_is_refused_with_the_largest_size() -> None:
     with pytest.raises(TopologyError) as error:
         planned(nodes=3, decode=RoleSpec(tp=16))
     assert "16" in str(error.value)
     assert "8" in error.value.remedy
 
 
-def test_r19_path_variables_gain_whole_elements_only() -> None:
+def test_R19_path_variables_gain_whole_elements_only() -> None:
     process = planned().process("prefill-0")
     assert "LD_LIBRARY_PATH" not in process.env
     assert process.env_prepend["LD_LIBRARY_PATH"] == (connector_mooncake.LIBRARIES, "/opt/rocm/lib")

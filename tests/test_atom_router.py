@@ -13,7 +13,7 @@ from tests.plan_values import source, value
 
 
 @pytest.mark.parametrize("name", ["atom/dsv4_2p1d_dpa_tp8", "atom/kimi_1p2d_tp4_tp8"])
-def test_r1_readiness_is_asked_of_each_role_on_its_own_port_as_the_launcher_does(name: str) -> None:
+def test_R1_readiness_is_asked_of_each_role_on_its_own_port_as_the_launcher_does(name: str) -> None:
     case = load(name)
     barriers = [each for each in case.data["ranks"][0]["barriers"] if each["kind"] == "http_ok"]
     launch = case.plan()
@@ -73,7 +73,7 @@ def test_stand_ins_get_the_very_argv() -> None:
         assert process.exec[4:] == process.argv
 
 
-def test_r18_the_router_is_always_told_the_port_that_its_probes_ask() -> None:
+def test_R18_the_router_is_always_told_the_port_that_its_probes_ask() -> None:
     for launch, port in ((contract(), "30000"), (contract(ROUTER_PORT="31000"), "31000")):
         router = launch.process("router")
         assert value(router, "--port") == port

@@ -226,7 +226,7 @@ def test_what_the_real_parsers_say_of_some_flags(stem: str, name: str, wanted: d
     assert {key: getattr(spec, key) for key in wanted} == wanted
 
 
-def test_r5_a_flag_of_one_release_is_gone_in_a_later_one() -> None:
+def test_R5_a_flag_of_one_release_is_gone_in_a_later_one() -> None:
     """R5 and R6: flags that the reference launchers pass are unknown to later releases."""
     for name in ("--cuda-graph-bs", "--prefill-round-robin-balance"):
         assert shipped("sglang-launch-server-0.5.12").lookup(name) is not None

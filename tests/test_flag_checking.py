@@ -72,7 +72,7 @@ def test_a_catalogue_of_another_version_only_warns_and_names_both_versions() -> 
     assert "does not take 'fp9' in python3 -m toy.server 1.4; the plan is for version 1.9" in warning
 
 
-def test_r5_a_flag_that_is_gone_is_an_error_that_names_its_successor() -> None:
+def test_R5_a_flag_that_is_gone_is_an_error_that_names_its_successor() -> None:
     """A flag went with a release, and only the started engine said so."""
     gone = [GoneFlag(name="--cuda-bs", since="1.3", successor="--graph-bs"), GoneFlag(name="--balance", since="1.5")]
     with pytest.raises(FlagError, match=r"'--cuda-bs' .* gone since 1.3, .* for 1.4: write --graph-bs instead"):

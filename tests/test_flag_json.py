@@ -96,7 +96,7 @@ def test_a_key_with_a_dot_stands_in_quotes_among_the_leaves() -> None:
     assert dict(merged.leaf_sources) == {'"a.b".c': CONNECTOR}
 
 
-def test_r12_json_and_lists_keep_their_quotes() -> None:
+def test_R12_json_and_lists_keep_their_quotes() -> None:
     """JSON and list values lost their quotes on the way to the engine."""
     typed = ["--origins", '["*"]', "--kv-config", '{"k": "a \\"b\\" \\n \u00e9 $HOME"}', "--mystery", "[1,2]"]
     argv = argv_of(typed=typed)

@@ -88,7 +88,7 @@ def test_an_explicit_flag_beats_the_computed_number() -> None:
 # --- faults of the public launchers ------------------------------------------------------------------------------
 
 
-def test_r7_no_speculation_is_no_flag_and_an_unknown_way_is_refused() -> None:
+def test_R7_no_speculation_is_no_flag_and_an_unknown_way_is_refused() -> None:
     for name in ("prefill-0", "decode-0"):
         assert not [word for word in planned().process(name).argv if word.startswith("--speculative")]
     with pytest.raises(SpecError, match=r"no way of speculation is known for 'GLM-5-FP8', but MTP 2 is"):
@@ -111,7 +111,7 @@ def test_speculation_asked_of_one_side_holds_for_both() -> None:
 
 
 @pytest.mark.parametrize(("load", "tokens", "running"), [(4, 1, 8), (8, 1, 8), (9, 2, 9), (2048, 256, 2048)])
-def test_r9_no_rank_is_left_without_tokens_or_requests(load: int, tokens: int, running: int) -> None:
+def test_R9_no_rank_is_left_without_tokens_or_requests(load: int, tokens: int, running: int) -> None:
     launch = planned(bench=BenchSpec(concurrency=(load,)), **both(**DEP))
     decode = launch.process("decode-0")
     assert decode.env["SGLANG_MORI_NUM_MAX_DISPATCH_TOKENS_PER_RANK"] == str(tokens)
@@ -121,7 +121,7 @@ def test_r9_no_rank_is_left_without_tokens_or_requests(load: int, tokens: int, r
     )
 
 
-def test_r10_a_pinned_threshold_stays_and_a_derived_one_counts_draft_tokens() -> None:
+def test_R10_a_pinned_threshold_stays_and_a_derived_one_counts_draft_tokens() -> None:
     name = "SGLANG_MORI_DISPATCH_INTER_KERNEL_SWITCH_THRESHOLD"
     load = BenchSpec(concurrency=(512,))
     pinned = planned("DeepSeek-V4-Pro", bench=load, **both(**DEP))
@@ -138,7 +138,7 @@ def test_a_larger_load_is_not_cut_to_the_tables_least_buffer() -> None:
         assert launch.process("decode-0").env[tokens] == wanted
 
 
-def test_r11_an_unset_tp_size_is_all_gpus_of_a_node() -> None:
+def test_R11_an_unset_tp_size_is_all_gpus_of_a_node() -> None:
     launch = contract(
         PREFILL_TP_SIZE="", DECODE_TP_SIZE="", GPUS_PER_NODE="4", PREFILL_ENABLE_DP="true", DECODE_ENABLE_DP="true"
     )
@@ -149,14 +149,14 @@ def test_r11_an_unset_tp_size_is_all_gpus_of_a_node() -> None:
     assert not [word for rank in launch.ranks for each in rank.processes() for word in each.argv if "*" in word]
 
 
-def test_r19_path_variables_gain_whole_elements_only() -> None:
+def test_R19_path_variables_gain_whole_elements_only() -> None:
     process = planned().process("prefill-0")
     assert "PYTHONPATH" not in process.env
     assert process.env_prepend["PYTHONPATH"] == ("/sgl-workspace/aiter",)
     assert planned(settings={"aiter_dir": "/opt/aiter"}).process("router").env_prepend["PYTHONPATH"] == ("/opt/aiter",)
 
 
-def test_r31_the_request_rate_is_kept() -> None:
+def test_R31_the_request_rate_is_kept() -> None:
     asked = read_spec(options={}, recipe=None, environ={**CONTRACT, "BENCH_REQUEST_RATE": "4.5"}, host=HOST)
     assert asked.bench.request_rate == "4.5"
 

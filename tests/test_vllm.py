@@ -103,7 +103,7 @@ def test_a_role_has_what_its_own_part_of_the_row_says() -> None:
 # --- models ------------------------------------------------------------------------------------------------------
 
 
-def test_r15_an_unknown_model_is_refused_with_the_nearest_and_can_be_let_through() -> None:
+def test_R15_an_unknown_model_is_refused_with_the_nearest_and_can_be_let_through() -> None:
     with pytest.raises(SpecError, match=r"no model 'MiniMax-M2\.6'.*did you mean 'MiniMax-M2\.5'\?.*unknown-model"):
         planned("MiniMax-M2.6")
     launch = planned("tiny-random", waive=["unknown-model"])
@@ -125,7 +125,7 @@ CACHE = "/models/models--amd--Kimi-K2.5-MXFP4"
 
 @pytest.mark.parametrize("target", ["b2", f"{CACHE}/snapshots/b2"])
 @pytest.mark.parametrize("path", [CACHE, f"{CACHE}/", None])
-def test_r28_the_snapshot_of_a_cache_is_the_one_that_refs_main_names(path: str | None, target: str) -> None:
+def test_R28_the_snapshot_of_a_cache_is_the_one_that_refs_main_names(path: str | None, target: str) -> None:
     facts = {rank: NodeFacts(links={CACHE: target, "/models/models--x--Other": "a1"}) for rank in (0, 1)}
     launch = planned(facts=facts, model_path=path, image="vllm:x", ib_devices=["rdma0"])
     for name in ("prefill-0", "decode-0"):

@@ -43,7 +43,7 @@ def test_a_policy_of_a_job_script_reaches_the_router_unless_it_is_what_all_of_th
     assert warnings(launch) == []
 
 
-def test_r32_a_policy_of_another_router_is_refused_with_the_nearest() -> None:
+def test_R32_a_policy_of_another_router_is_refused_with_the_nearest() -> None:
     with pytest.raises(FlagError, match=r"does not take 'consistent_hashing': did you mean 'consistent_hash'"):
         contract(PREFILL_ROUTER_POLICY="consistent_hashing")
 

@@ -27,7 +27,7 @@ def test_the_addresses_and_interfaces_of_a_node_are_its_own() -> None:
     assert not {"NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "UCX_NET_DEVICES"} & set(other)
 
 
-def test_r19_path_variables_gain_whole_elements_in_their_order() -> None:
+def test_R19_path_variables_gain_whole_elements_in_their_order() -> None:
     process = planned().process("prefill-0")
     assert not {"PATH", "LD_LIBRARY_PATH", "PYTHONPATH"} & {*process.env, *process.env_append}
     assert process.env_prepend["PATH"] == ("/usr/local/ucx/bin", "/usr/local/bin/etcd", "/root/.cargo/bin")
@@ -110,7 +110,7 @@ def test_ipv6_nodes_are_bound_and_named_as_such() -> None:
 
 
 @pytest.mark.parametrize("name", ["vllm/kimi_1p1d_ports", "vllm/kimi_2p2d_tp8", "vllm/kimi_1k1k_1p2d_tp8_decode_ep8"])
-def test_r1_what_the_launcher_waits_for_is_proved_no_sooner_and_as_long(name: str) -> None:
+def test_R1_what_the_launcher_waits_for_is_proved_no_sooner_and_as_long(name: str) -> None:
     case = load(name)
     launch = case.plan()
     proofs = [proof for rank in launch.ranks for process in rank.processes() for proof in process.ready]

@@ -13,7 +13,7 @@ from tests.vllm_plans import nic, planned, source
 FE80, FD00 = "fe80::1", "fd00::1"
 
 
-def test_r27_a_node_without_an_rdma_device_is_refused_and_nothing_empty_is_written() -> None:
+def test_R27_a_node_without_an_rdma_device_is_refused_and_nothing_empty_is_written() -> None:
     facts = {0: NodeFacts(), 1: NodeFacts(nics=[nic("rdma0", state="DOWN")])}
     with pytest.raises(SpecError, match=r"rank 0 \(10\.0\.0\.1\) has no RDMA device that is up.*--ib-devices"):
         planned(facts=facts)
@@ -36,7 +36,7 @@ def routes(launch: LaunchPlan) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize(("address", "peer"), [("192.168.1.10", "192.168.1.11"), ("192.168.1.11", "192.168.1.10")])
 @pytest.mark.parametrize("connector", ["vllm-moriio", "vllm-nixl"])
-def test_r23_the_peer_of_a_link_of_two_addresses_is_the_other_one(address: str, peer: str, connector: str) -> None:
+def test_R23_the_peer_of_a_link_of_two_addresses_is_the_other_one(address: str, peer: str, connector: str) -> None:
     launch = planned(facts=rdma_facts(address), connector=connector)
     assert routes(launch) == [("ip", "route", "replace", "192.168.1.0/24", "via", peer, "dev", "benic1p1")]
     assert launch.process("prefill-0").env["VLLM_NIXL_SIDE_CHANNEL_HOST"] == address

@@ -10,7 +10,7 @@ from disagg_vllm import versions
 from tests.vllm_plans import contract, planned, value
 
 
-def test_r18_the_router_is_always_told_the_port_that_its_probes_ask() -> None:
+def test_R18_the_router_is_always_told_the_port_that_its_probes_ask() -> None:
     for launch, port in ((contract(), "30000"), (contract(ROUTER_PORT="31000"), "31000")):
         router = launch.process("router")
         assert (value(router, "--port"), value(router, "--host")) == (port, "0.0.0.0")

@@ -13,7 +13,7 @@ from tests.vllm_plans import contract, planned, source, value
 # --- sizes -------------------------------------------------------------------------------------------------------
 
 
-def test_r4_data_parallel_attention_is_one_rank_a_gpu_with_flags_that_vllm_has() -> None:
+def test_R4_data_parallel_attention_is_one_rank_a_gpu_with_flags_that_vllm_has() -> None:
     launch = contract(PREFILL_ENABLE_DP="true", DECODE_ENABLE_DP="true", DECODE_ENABLE_EP="true")
     for name in ("prefill-0", "decode-0"):
         process = launch.process(name)
