@@ -18,12 +18,14 @@ from disagg_run.errors import PreflightError
 from disagg_run.planning.document import Group, PlannedProcess, RankPlan
 from disagg_run.records import Preflight
 from disagg_run.running import proctree, sockets
+from disagg_run.running.launch import LaunchOptions, run
 from disagg_run.running.node_setup import engine_python, prepare
 from disagg_run.running.preflight import beside, check_node, held_port
 from disagg_run.running.share import Share
+from disagg_run.simulation.offline import OFFLINE
 from disagg_run.spec.model import Node
 from tests.running.launched import until
-from tests.running.plans import addresses
+from tests.running.plans import addresses, plan
 
 
 @pytest.fixture
@@ -233,6 +235,26 @@ def test_checks_that_hold_let_the_run_go_on(tmp_path: Path, monkeypatch: pytest.
     warnings: list[str] = []
     check_node(rank_with(*good), simulated=False, warn=warnings.append)
     assert warnings == []
+
+
+@pytest.mark.parametrize("words", [(), OFFLINE[2:3]], ids=["stand-in", "real-program"])
+def test_a_simulation_whose_module_is_missing_is_refused_before_anything_starts(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    router = PlannedProcess(name="router", kind="router", argv=("x",), exec=(*OFFLINE[:2], *words, "no_such.launch"))
+    refused = r"router is simulated by the module 'no_such\.launch', and there is no 'no_such' here: .*\[routers\]"
+
+    def checked(router: PlannedProcess) -> None:
+        rank = RankPlan(rank=0, node=Node(address="127.0.0.1"), groups=[Group(processes=[router])])
+        check_node(rank, simulated=True, warn=lambda _: None)
+
+    with pytest.raises(PreflightError, match=refused):
+        checked(router)
+    with pytest.raises(PreflightError, match=refused):
+        run(plan([("127.0.0.1", [router])], simulated=True), LaunchOptions(run_dir=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "no_such").mkdir()
+    checked(attrs.evolve(router, env={"PYTHONPATH": str(tmp_path)}))
 
 
 def test_patches_go_to_the_interpreter_of_the_server(tmp_path: Path) -> None:

@@ -44,6 +44,11 @@ def run(plan: LaunchPlan, options: LaunchOptions | None = None) -> int:
             f"the plan has nodes that are not this machine: {', '.join(away[:4])}{' …' if len(away) > 4 else ''}",
             remedy="start 'disagg-run agent --plan FILE --rank N --star HOST:PORT --token-file FILE' on each node",
         )
+    if plan.simulated:
+        from disagg_run.running.preflight import check_modules
+
+        # All ranks are here, and none of them needs to be started to know it.
+        check_modules(process for rank in plan.ranks for process in rank.processes())
     if options.show_plan:
         from disagg_run.render import render_table
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from disagg_run.records import Preflight
 from disagg_run.running import sockets
 from disagg_run.running.supervisor import process_env
 from disagg_run.running.teardown import planned_ports
+from disagg_run.simulation.offline import OFFLINE
 
 #: For the command of ``output_matches``, in seconds.
 _COMMAND_S = 30.0
@@ -23,11 +26,12 @@ _CLASH = "end that process, or plan another port"
 
 
 def check_node(rank: RankPlan, *, simulated: bool, warn: Callable[[str], None], clash: str = _CLASH) -> None:
-    """Make the checks of a rank; stand-ins need free ports and nothing else of the node.
+    """Make the checks of a rank; a simulation needs free ports and its modules, and nothing else of the node.
 
     ``clash``: the remedy for a port that is held. Raises PreflightError with the first required check that fails; the
     others are warnings.
     """
+    check_modules(rank.processes())
     for process in rank.processes():
         process_env(process, {})
         check_ports(process, rank.node.address, clash)
@@ -56,6 +60,30 @@ def beside(address: str, ranks: int, engine: str) -> str:
         f"end that process, or run beside it: --nodes {','.join(nodes)}; where it is a router that listens on all"
         f" addresses, other ports too: --router-port, and the settings that disagg-run engines {engine} lists"
     )
+
+
+def check_modules(processes: Iterable[PlannedProcess]) -> None:
+    """Refuse to start where a module is missing from which a process is simulated: it would be noticed only late.
+
+    A router is started once its servers are ready. Raises PreflightError naming the module.
+    """
+    for process in processes:
+        module = _module(process.exec)
+        top = module.partition(".")[0]
+        path = [*process_env(process, {}).get("PYTHONPATH", "").split(os.pathsep), *sys.path]
+        if module and importlib.machinery.PathFinder.find_spec(top, path) is None:
+            raise PreflightError(
+                f"{process.name} is simulated by the module {module!r}, and there is no {top!r} here",
+                remedy="install it beside disagg-run: pip install 'disagg-run[routers]' brings what simulations of the"
+                " engines that come with it need",
+            )
+
+
+def _module(words: tuple[str, ...]) -> str:
+    """The module that the words of a simulated process start; "" where it is none of this interpreter."""
+    if words[: len(OFFLINE)] == OFFLINE:
+        return words[len(OFFLINE)]
+    return words[2] if words[:2] == OFFLINE[:2] else ""
 
 
 def check_ports(process: PlannedProcess, address: str, clash: str = _CLASH) -> None:
