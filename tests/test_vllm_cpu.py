@@ -201,7 +201,7 @@ def test_nixl_s_buffers_are_on_the_processor_where_the_servers_are() -> None:
     ("fields", "name"),
     [
         ({"settings": {"kv_buffer_device": "cpu"}}, "nixl-buffer-device"),
-        ({"settings": {"nixl_backends": ["UCX"]}}, "nixl-backends"),
+        ({"settings": {"nixl_backends": ["UCX", "GDS"]}}, "nixl-backends"),
         ({"env": {"VLLM_KV_CACHE_LAYOUT": "HND"}}, "kv-cache-layout"),
     ],
 )

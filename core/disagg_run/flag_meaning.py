@@ -81,7 +81,7 @@ def text_meaning(text: str, spec: FlagSpec | None) -> Any:
 def read_size(text: str, suffixes: Mapping[str, int]) -> int | None:
     """The number that a size means by a parser's ``suffixes``; None = its parser takes no such text.
 
-    Parts of a decimal multiple are taken (``25.6k``), of a binary one are not (vLLM 0.32.0, SGLang 0.5.23).
+    Parts of a decimal multiple are taken (``25.6k``), of a binary one are not: so do all parsers that are known.
     """
     text = text.strip()
     found = _SIZE.match(text)

@@ -52,10 +52,15 @@ def mounted_dir(path: str) -> str:
     return repository if found else path
 
 
+#: Names of the checks on a node, which an expert waives to be warned only.
+MODEL_CHECK = "model"
+DRIVER_CHECK = "gpu-driver"
+
+
 def model_check(path: str) -> Preflight:
     """A check that the model is where the plan says."""
     return Preflight(
-        name="model",
+        name=MODEL_CHECK,
         kind="path_exists",
         target=path,
         remedy="put the model there, or name its place with --model-path or --model-dir",
@@ -66,7 +71,7 @@ def driver_checks(vendor: Vendor) -> Iterator[Preflight]:
     """Checks that the GPUs' driver is loaded, and that the container has its devices."""
     for device in _DRIVERS[vendor]:
         yield Preflight(
-            name="gpu-driver",
+            name=DRIVER_CHECK,
             kind="device_present",
             target=device,
             remedy="load the GPUs' driver, and give the device to the container",

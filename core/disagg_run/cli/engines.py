@@ -12,7 +12,7 @@ from disagg_run.errors import PluginError
 from disagg_run.plain_text import columns
 
 if TYPE_CHECKING:
-    from disagg_run.declarations import Engine, Extension, Setting
+    from disagg_run.declarations import Engine, Extension, Setting, SharedValue
     from disagg_run.host import Host
 
 _KINDS = {"engine": "engines", "connector": "connectors", "site": "site plugins", "patches": "patch sets"}
@@ -74,6 +74,8 @@ def _problem(problem: Any) -> dict[str, str]:
 
 
 def _details(host: Host, record: Engine | Extension) -> dict[str, Any]:
+    from disagg_run.planning.waivers import checks_of
+
     details = _summary(host, record)
     if _kind(record) == "engine":
         engine = host.engine(record.name)
@@ -91,8 +93,13 @@ def _details(host: Host, record: Engine | Extension) -> dict[str, Any]:
     else:
         details["patch_sets"] = list(getattr(record, "patch_sets", ()))
     details["settings"] = [_setting(each) for each in record.settings]
-    details["shared"] = [{"name": each.name, "why": each.why} for each in record.parity]
+    details["shared"] = [{"name": each.name, "why": _why(each)} for each in record.parity]
+    details["checks"] = checks_of(record)
     return details
+
+
+def _why(shared: SharedValue) -> str:
+    return "the plan tells why" if callable(shared.why) else shared.why
 
 
 def _setting(setting: Setting) -> dict[str, Any]:
@@ -155,6 +162,8 @@ def _page(details: dict[str, Any]) -> str:
         shared = [(each["name"], each["why"]) for each in details["shared"]]
         text += "\nwhat prefill and decode must share (--waive NAME lets a difference through)\n"
         text += columns(shared, indent="  ")
+    if details["checks"]:
+        text += "\nfurther checks (--waive NAME lets it through)\n" + columns(details["checks"].items(), indent="  ")
     return text
 
 

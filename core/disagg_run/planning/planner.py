@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
+
+import attrs
 
 from disagg_run.catalogue import Catalogue
 from disagg_run.context import ProcessContext, RankContext
-from disagg_run.errors import SpecError
 from disagg_run.facts import NodeFacts
 from disagg_run.host import Host, Selection, build_host
 from disagg_run.mounts import asked_mounts, inside
-from disagg_run.near_miss import did_you_mean
 from disagg_run.planning.assembly import ProcessDraft, RankDraft, assemble
 from disagg_run.planning.commands import Program, asked_args, build_command, build_env, program_catalogue
 from disagg_run.planning.contexts import ROUTER, Basis, process_context, processes_by_rank
@@ -24,6 +24,7 @@ from disagg_run.planning.resolve import engine_version, model_path, model_row, w
 from disagg_run.planning.services import ServiceDraft, collect_services, finish_service
 from disagg_run.planning.simulated import check_targets, stand_in_exec
 from disagg_run.planning.tested import untested_remark
+from disagg_run.planning.waivers import Waived, check_names, explain, idle_warnings
 from disagg_run.ports import Allocation, PortRequest, allocate
 from disagg_run.records import Listener
 from disagg_run.spec.model import ROLES, LaunchSpec
@@ -50,7 +51,13 @@ def plan(
     ConflictError, PatchError.
     """
     host = build_host() if host is None else host
-    return _Planning(spec, facts or {}, host, catalogues or {}).run()
+
+    def planned(spec: LaunchSpec) -> LaunchPlan:
+        return _Planning(spec, facts or {}, host, catalogues or {}).run()
+
+    making = _Planning(spec, facts or {}, host, catalogues or {})
+    made = making.run()
+    return making.with_waivers(made, explain(made, spec, made.waived, planned)) if spec.waive else made
 
 
 class _Planning:
@@ -64,7 +71,6 @@ class _Planning:
         version, self.version_source = engine_version(spec, engine, facts)
         row = model_row(spec, engine, host.models(spec.engine), version)
         spec = with_tensor_parallel(spec, engine, row)
-        self._check_waivers(spec)
         tp = {role: spec.role(role).tp or 0 for role in ROLES}
         self.basis = Basis(
             spec=spec,
@@ -96,23 +102,15 @@ class _Planning:
             text = "mounts are asked for, but no image is: what runs on the bare host sees all of it"
             self.warnings[text] = Remark(message=text, source=str(spec.source(f"mounts.{spec.mounts[0]}")))
 
-    def _check_waivers(self, spec: LaunchSpec) -> None:
-        # Preflight names are known only with contexts; a waiver must at least not be a slip of a parity name.
-        known = [value.name for value in self.selection.parity]
-        for name in spec.waive:
-            meant = did_you_mean(name, known, cutoff=0.75)
-            if name not in known and meant:
-                source = spec.source(f"waive.{name}")
-                raise SpecError(f"nothing can be waived as {name!r} ({source})", remedy=meant)
-
     def run(self) -> LaunchPlan:
-        """Go through all steps."""
+        """Go through all steps; of what is waived, the plan tells the differences between prefill and decode alone."""
         ranks = self.basis.ranks({}, frozenset())
         services = collect_services(self.selection, ranks)
         listeners = self._listeners(ranks)
         allocation = self._allocate(listeners, services)
         peers = frozenset({ROUTER, *(draft.name for draft in services if draft.record.kind == "service")})
         ranks = self.basis.ranks(allocation.ports, peers)
+        check_names(self.basis.spec, self.selection, ranks)
         drafts = self._rank_drafts(ranks, listeners, services, allocation)
         given = [
             (rank.context.rank, each.process.name, value)
@@ -138,15 +136,14 @@ class _Planning:
             allocation=allocation,
             version_source=self.version_source,
             warnings=tuple(self.warnings.values()),
-            waived=(*waived, *self._further_waivers(waived)),
+            waived=waived,
         )
 
-    def _further_waivers(self, found: Iterable[Remark]) -> Iterator[Remark]:
-        """A plan shows all that was asked to be let through, also what a plugin or a node checks."""
-        shown = {remark.source for remark in found}
-        for name in self.basis.spec.waive:
-            if name not in shown:
-                yield Remark(message="let through wherever it is checked", source=name)
+    def with_waivers(self, made: LaunchPlan, waived: Waived) -> LaunchPlan:
+        """The plan with all that was let through, and a warning for each waiver that let nothing through."""
+        known = self.basis.facts.keys() >= set(range(len(self.basis.layout.nodes)))
+        idle = tuple(idle_warnings(self.basis.spec, waived, known_nodes=known))
+        return attrs.evolve(made, waived=waived.remarks, warnings=(*made.warnings, *idle))
 
     def _listeners(self, ranks: Sequence[RankContext]) -> dict[str, tuple[Listener, ...]]:
         found: dict[str, tuple[Listener, ...]] = {}

@@ -24,6 +24,8 @@ from disagg_run.spec.model import Role
 NAME = "atom-mooncake"
 
 HANDSHAKE_PORT = 6301
+#: Name of the check of the transfer engine's libraries.
+LIBRARY_CHECK = "mooncake-libraries"
 #: Where the engine's image has the transfer engine's libraries; another Python in the image moves them.
 LIBRARIES = "/opt/venv/lib/python3.10/site-packages/mooncake"
 
@@ -64,6 +66,7 @@ def disagg_plugin() -> Extension:
         engines=("atom-disagg",),
         settings=settings.MOONCAKE,
         parity=PARITY,
+        waivable={LIBRARY_CHECK: "an image without the transfer engine's libraries at their usual place"},
     )
 
 
@@ -216,7 +219,7 @@ def library_dir(ctx: RankContext) -> str:
 def library_check(ctx: RankContext) -> Preflight:
     """An image with another Python has them elsewhere; the engine may still find them by itself, so this only warns."""
     return Preflight(
-        name="mooncake-libraries",
+        name=LIBRARY_CHECK,
         kind="path_exists",
         target=library_dir(ctx),
         remedy="name their directory with --set mooncake_library_dir=…",

@@ -63,6 +63,7 @@ def disagg_plugin() -> Engine:
         settings=settings.ENGINE,
         contract_unset=settings.CONTRACT_UNSET,
         parity=PARITY,
+        waivable={preflight.MEMORY_CHECK: "a node with less free memory than HiCache was given"},
         catalogues=versions.CATALOGUES,
         tested=versions.TESTED,
         parsers={

@@ -11,6 +11,9 @@ from disagg_run.records import Preflight
 from disagg_sglang import hicache
 from disagg_sglang.devices import device
 
+#: Name of the check of the memory that HiCache takes.
+MEMORY_CHECK = "host-memory"
+
 
 def checks(ctx: RankContext) -> Iterator[Preflight]:
     """The model is there, the GPUs' driver is loaded, and host memory holds what HiCache was given."""
@@ -21,7 +24,7 @@ def checks(ctx: RankContext) -> Iterator[Preflight]:
     ratio = ctx.setting("force_hicache_ratio", False, role="prefill")
     if budget is not None and hicache.enabled(ctx) and prefills and not ratio:
         yield Preflight(
-            name="host-memory",
+            name=MEMORY_CHECK,
             kind="memory_free",
             target=str(int(budget * 10**9)),
             remedy="lower total_cpu_dram_gb: that much memory of the node is not free",

@@ -96,6 +96,7 @@ def disagg_plugin() -> Extension:
         engines=("vllm-disagg",),
         settings=settings.MORIIO,
         parity=PARITY,
+        waivable={discovery.REGISTRATIONS: "serving before the router has named every server"},
     )
 
 
