@@ -122,7 +122,7 @@ def test_R15_an_unknown_model_is_refused_with_the_nearest() -> None:
         planned("DeepSeek-V4-Pr0")
 
 
-def test_R16_b66_an_explicit_length_beats_the_table_but_what_scripts_always_export_does_not() -> None:
+def test_R16_B66_an_explicit_length_beats_the_table_but_what_scripts_always_export_does_not() -> None:
     exported = {"MEM_FRAC_STATIC": "0.85", "BLOCK_SIZE": "16", "MODEL_NAME": "MiniMax-M3-MXFP8"}
     process = contract(**exported).process("decode-0")
     assert (value(process, "--block-size"), value(process, "--gpu-memory-utilization")) == ("128", "0.8")
@@ -133,7 +133,7 @@ def test_R16_b66_an_explicit_length_beats_the_table_but_what_scripts_always_expo
     assert source(launch, "decode-0", "argv/--block-size") == "environment contract BLOCK_SIZE"
 
 
-def test_R17_b58_a_worker_over_two_nodes_is_refused_with_the_largest_size() -> None:
+def test_R17_B58_a_worker_over_two_nodes_is_refused_with_the_largest_size() -> None:
     with pytest.raises(TopologyError) as error:
         planned(nodes=3, decode=RoleSpec(tp=16))
     assert "16" in str(error.value)
