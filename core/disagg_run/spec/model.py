@@ -13,10 +13,13 @@ from disagg_run.sources import CORE_DEFAULT, Layer, Source
 Role = Literal["prefill", "decode"]
 ROLES: tuple[Role, Role] = ("prefill", "decode")
 
+#: One for all: a large plan has a hundred thousand records without entries.
+_EMPTY: Mapping[Any, Any] = MappingProxyType({})
+
 
 def frozen_map(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
     """A read-only copy of ``value``; attrs converter for mapping fields (mypy solves no type variables there)."""
-    return MappingProxyType(dict(value))
+    return MappingProxyType(dict(value)) if value else _EMPTY
 
 
 def as_tuple(value: Iterable[Any]) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ parser and of vllm-router 0.1.17. Left free on purpose: ``--root-path`` (request
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 
 import attrs
@@ -115,32 +116,52 @@ def server_flags(ctx: ProcessContext) -> Iterator[Flag]:
     """What the command of a server is held to, beside what it says."""
     yield from SERVERS
     yield from _HTTP if parallel.serves_http(ctx) else _HEADLESS
-    if ctx.process.gpus:
-        listed = ",".join(map(str, range(len(ctx.process.gpus))))
-        yield implied_flag("--device-ids", listed, option=FIXED, why="the plan chooses the GPUs")
-    yield from _rendezvous(ctx)
-
-
-def _rendezvous(ctx: ProcessContext) -> Iterator[Flag]:
-    """Where the ranks of a worker meet, and which of them a process has, as far as the command does not say it."""
-    role, size, spans = ctx.process.role, parallel.sizes(ctx.role_spec), parallel.spans_replica(ctx)
     spreads = parallel.spreads_ranks(ctx)
-    own = ("localhost", ctx.node.address)
+    yield from _layout(
+        ctx.process.role or "",
+        nodes=ctx.process.node_count,
+        gpus=len(ctx.process.gpus),
+        dp=parallel.sizes(ctx.role_spec).dp,
+        spans=parallel.spans_replica(ctx),
+        spreads=spreads,
+        head=ctx.process.head,
+        hybrid=spreads and bool(ctx.setting(parallel.HYBRID)),
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _layout(
+    role: str, *, nodes: int, gpus: int, dp: int, spans: bool, spreads: bool, head: bool, hybrid: bool
+) -> tuple[Flag, ...]:
+    """What the command leaves unsaid of a process's GPUs and ranks, and of where the ranks of its worker meet.
+
+    Of a worker: its ``role``, its number of ``nodes`` and of ``dp`` ranks, whether one rank ``spans`` nodes, or whole
+    ranks are spread over them. Of the process: its number of ``gpus``, and whether it is the ``head``.
+    """
+    here = ("--master-addr", "--data-parallel-address")
+    master, meeting = (attrs.evolve(_here(name), agreeing=("localhost",)) for name in here)
+    flags: list[Flag] = []
+    if gpus:
+        listed = ",".join(map(str, range(gpus)))
+        flags.append(implied_flag("--device-ids", listed, option=FIXED, why="the plan chooses the GPUs"))
     if not spans:
-        yield implied_flag("--nnodes", 1, option=f"{role}.tp")
-        yield implied_flag("--node-rank", 0, option="nodes")
-        yield attrs.evolve(implied_flag("--master-addr", "127.0.0.1", option=FIXED), agreeing=own)
-    if ctx.process.node_count == 1 or size.dp == 1:
-        yield attrs.evolve(implied_flag("--data-parallel-address", "127.0.0.1", option=FIXED), agreeing=own)
+        flags += [implied_flag("--nnodes", 1, option=f"{role}.tp"), implied_flag("--node-rank", 0, option="nodes")]
+        flags.append(master)
+    if nodes == 1 or dp == 1:
+        flags.append(meeting)
     if not spreads:
-        ranks = max(size.dp // ctx.process.node_count, 1)
-        yield implied_flag("--data-parallel-size-local", ranks, option=f"{role}.dp")
-    hybrid = spreads and bool(ctx.setting(parallel.HYBRID))
+        flags.append(implied_flag("--data-parallel-size-local", max(dp // nodes, 1), option=f"{role}.dp"))
     if not hybrid:
-        yield implied_flag("--data-parallel-hybrid-lb", option=f"settings.{parallel.HYBRID}")
-    if not spreads or (ctx.process.head and not hybrid):
+        flags.append(implied_flag("--data-parallel-hybrid-lb", option=f"settings.{parallel.HYBRID}"))
+    if not spreads or (head and not hybrid):
         # On a head alone it would make that a server of its own ranks only.
-        yield implied_flag("--data-parallel-start-rank", option="nodes")
+        flags.append(implied_flag("--data-parallel-start-rank", option="nodes"))
+    return tuple(flags)
+
+
+def _here(name: str) -> Flag:
+    """An address at which only the processes of one node meet."""
+    return implied_flag(name, "127.0.0.1", option=FIXED, why="the ranks are on one node")
 
 
 def variables(ctx: ProcessContext) -> tuple[EnvSetting, ...]:
