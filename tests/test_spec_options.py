@@ -111,6 +111,11 @@ def test_a_secret_that_is_given_with_its_value_is_refused_without_showing_it(hos
         ({"model_path": "~/m"}, {}, "--model-path: '~/m' begins with ~, which nothing expands"),
         ({}, {"MODEL_DIR": "~/m"}, "environment variable MODEL_DIR: '~/m' begins with ~, which nothing expands"),
         ({}, {"IBDEVICES": "rdma0,$(id)"}, "environment variable IBDEVICES: '$(id)' is no name of a device"),
+        ({"ib_devices": "rdma0,rdma0"}, {}, "--ib-devices: 'rdma0' stands twice in 'rdma0,rdma0'"),
+        ({"ib_devices": "rdma0,,rdma1,"}, {}, "--ib-devices: 'rdma0,,rdma1,' has a comma with no name beside it"),
+        ({"ib_devices": "rdma 0"}, {}, "--ib-devices: 'rdma 0' is no name of a device"),
+        ({"ib_devices": ","}, {}, "--ib-devices: the list is empty"),
+        ({"mtp": "99"}, {}, "--mtp: 99 is too large: at most 16"),
         ({"secrets": "A-B"}, {}, "--secret: 'A-B' is no name of a variable: give the name alone"),
         ({}, {"DISAGG_RUN_DECODE_TP": "1.5"}, "environment variable DISAGG_RUN_DECODE_TP: '1.5' is no whole number"),
         (

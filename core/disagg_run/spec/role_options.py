@@ -17,6 +17,10 @@ _OF_ROLE: tuple[tuple[str, Type, str, int | None, str], ...] = (
     ("mtp", "int", "mtp", 0, "speculative tokens a step by multi-token prediction; 0 = off"),
 )
 
+#: Most speculative tokens a step that are taken for meant: each further one is accepted more rarely, and engines set
+#: aside room for all of them.
+MOST_MTP = 16
+
 #: The contract's variables by run-file key. Its TP sizes are GPUs of a worker; its MTP size is for both roles.
 _ROLE_CONTRACT: Mapping[str, str] = {
     "prefill.workers": "xP",
@@ -41,6 +45,7 @@ def _numbers(prefix: str, group: str, roles: Iterable[Role]) -> Iterator[Option]
             type=kind,
             fields=[f"{role}.{field}" for role in roles],
             minimum=minimum,
+            maximum=MOST_MTP if name == "mtp" else None,
             contract=[_ROLE_CONTRACT[key]] if key in _ROLE_CONTRACT else [],
             unset_values=["0"] if key == "mtp" else [],
         )

@@ -30,15 +30,14 @@ class BadValueError(ValueError):
 
 def option_value(option: Option, text: str) -> Any:
     """The value of a plain option (no args, names, env, settings or simulation) from its text."""
-    value = _READERS.get(option.type, line_of_text)(text)
+    reader = names if option.type == "list" else _READERS.get(option.type, line_of_text)
+    value = reader(text)
     for one in (value if isinstance(value, tuple) else (value,)) if option.form else ():
         check_form(option.form, one)
     if option.choices and value not in option.choices:
         raise BadValueError(f"{text!r} is not one of {', '.join(option.choices)}")
     for one in value if option.type == "sizes" else (value,):
         check_bounds(one, option.minimum, option.maximum)
-    if option.type == "list" and not value:
-        raise BadValueError("the list is empty")
     return value
 
 
@@ -168,6 +167,19 @@ def line_of_text(text: str) -> str:
 def words(text: str) -> tuple[str, ...]:
     """Comma or blank separated words."""
     return tuple(no_nul(text).replace(",", " ").split())
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names with commas between them, each once; a gap is a slip, or a variable that was empty."""
+    found = tuple(part.strip() for part in no_nul(text).split(","))
+    if not any(found):
+        raise BadValueError("the list is empty")
+    if "" in found:
+        raise BadValueError(f"{text!r} has a comma with no name beside it")
+    twice = next((name for name in found if found.count(name) > 1), None)
+    if twice is not None:
+        raise BadValueError(f"{twice!r} stands twice in {text!r}")
+    return found
 
 
 def sizes(text: str) -> tuple[int, ...]:
