@@ -193,7 +193,7 @@ def test_a_variable_against_the_plan_is_refused(name: str, text: str, said: str)
     message = refused(env={name: text})
     assert message.startswith(f"{name} of prefill-0 is '{text}' (command line LaunchSpec), but the plan is ")
     assert re.search(said, message), message
-    assert message.replace(f"'{text}'", "'a secret'").split(" (")[0] == refused(secrets=[name]).split(" (")[0]
+    assert message.replace(f"'{text}'", "a secret").split(" (")[0] == refused(secrets=[name]).split(" (")[0]
     assert planned(router=RouterSpec(env={name: text})).process("router").env[name] == text
 
 

@@ -160,7 +160,7 @@ def test_a_flag_of_the_router_against_the_plan_is_refused(kind: str, words: str,
     with pytest.raises(DisaggError) as caught:
         given(kind, words, "router")
     text = message(caught)
-    assert text.startswith(f"{words.split()[0]} of router says {words.split()[1] if ' ' in words else words!r}"[:40])
+    assert text.startswith(f"{words.split()[0]} of router says ")
     assert "(command line --args)" in text
     assert told in text
     assert "leave it out" in text
@@ -243,6 +243,6 @@ def test_a_variable_that_says_what_the_plan_says_or_what_is_free_passes(kind: st
 
 
 def test_a_key_that_probes_do_not_bring_is_refused_as_a_secret_too() -> None:
-    with pytest.raises(DisaggError, match=r"VLLM_API_KEY of prefill-0 is 'a secret' .* bring a key"):
+    with pytest.raises(DisaggError, match=r"VLLM_API_KEY of prefill-0 is a secret .* bring a key"):
         planned(secrets=["VLLM_API_KEY"])
     assert planned(secrets=["HF_TOKEN"]).process("decode-0").secrets == ("HF_TOKEN",)

@@ -279,4 +279,5 @@ def test_B94_one_variable_chooses_gpus_and_no_other_reaches_the_server(planned: 
     with pytest.raises(SpecError, match=r"ROCR_VISIBLE_DEVICES=4,5 .* and HIP_VISIBLE_DEVICES=4,5 "):
         planned(env=both)
     assert planned(env=both, waive=["gpu-visibility"]).process("prefill-0").env.items() >= both.items()
-    assert planned(env={"HIP_VISIBLE_DEVICES": "0,1,2,3"}).bound
+    four = {"prefill": RoleSpec(tp=4), "decode": RoleSpec(tp=4)}
+    assert planned(env={"HIP_VISIBLE_DEVICES": "0,1,2,3"}, **four).bound

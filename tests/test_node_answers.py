@@ -130,7 +130,7 @@ def test_a_server_that_shares_its_node_sees_its_own_gpus_by_one_variable(vendor:
     shared = context(gpus=(0, 1), servers=("prefill-0", "decode-0"))
     assert [each.value for each in visible_gpus(shared, vendor) if each.op == "set"] == ["0,1"]
     assert not list(visible_gpus(context(), vendor))
-    assert not list(visible_gpus(context(gpus=(4, 5)), "cpu"))
+    assert all(each.implied for each in visible_gpus(context(gpus=(4, 5)), "cpu"))
 
 
 def test_who_made_the_gpus_is_what_the_node_says() -> None:

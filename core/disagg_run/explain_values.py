@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from disagg_run.flag_claims import dotted_key, json_text
+from disagg_run.gpus import VISIBILITY
 from disagg_run.planning.document import Group, PlannedProcess, Provenance, Ready
 from disagg_run.sources import CORE_DEFAULT, Layer, Source
 from disagg_run.spec.model import as_tuple
@@ -176,8 +177,15 @@ class ProcessValues:
             for ready in process.ready:
                 yield Explanation(name=name, value=str(ready), source=self._prover(ready))
         elif name == "gpus" and process.gpus:
-            source = Source(layer=Layer.CORE, why="the first free GPUs of its node")
-            yield Explanation(name=name, value=",".join(map(str, process.gpus)), source=source)
+            yield Explanation(name=name, value=",".join(map(str, process.gpus)), source=self._gpu_chooser())
+
+    def _gpu_chooser(self) -> Source:
+        """Who chose a server's GPUs: the plan, or a variable by hand."""
+        for name in VISIBILITY:
+            source = _first(self._sources.get(("env", name), ()))
+            if source is not None and source.layer >= Layer.CONTRACT:
+                return source
+        return Source(layer=Layer.CORE, why="the first free GPUs of its node")
 
     def _prover(self, ready: Ready) -> Source | None:
         """Who asked for a proof: whoever named the listener that it stands in."""

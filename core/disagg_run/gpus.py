@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.errors import SpecError
@@ -44,13 +44,22 @@ def visible_gpus(ctx: ProcessContext, vendor: Vendor) -> Iterator[EnvSetting]:
     """What shows a server its own GPUs alone; nothing where it has the first ones of a node to itself.
 
     Exactly one variable is set and the others do not reach the server: with two, HIP numbers devices twice, and engines
-    refuse what differs. Slurm sets ROCR_VISIBLE_DEVICES by itself.
+    refuse what differs. Slurm sets ROCR_VISIBLE_DEVICES by itself. For a server that computes on the processor, it is
+    only said that no GPU is seen, so that variables by hand are not held against the plan's.
     """
     gpus = ctx.process.gpus
-    if vendor == "cpu" or not (ctx.shares_node or gpus != tuple(range(len(gpus)))):
+    if vendor == "cpu":
+        yield EnvSetting(VISIBILITY[0], implied=True)
+        return
+    if not (ctx.shares_node or gpus != tuple(range(len(gpus)))):
         return
     shown = "CUDA_VISIBLE_DEVICES" if vendor == "nvidia" else "HIP_VISIBLE_DEVICES"
     yield EnvSetting(shown, ",".join(map(str, gpus)))
     for name in VISIBILITY:
         if name != shown:
             yield EnvSetting(name, op="unset")
+
+
+def shows_no_gpus(settings: Iterable[EnvSetting]) -> bool:
+    """Whether an engine says by ``visible_gpus`` that a process computes on no GPU."""
+    return any(each.implied and each.name == VISIBILITY[0] and not each.value for each in settings)

@@ -11,6 +11,7 @@ from disagg_run.flags import MergedFlag
 from disagg_run.host import Selection
 from disagg_run.planning.containers import check_paths, planned_container
 from disagg_run.planning.contexts import Basis
+from disagg_run.planning.device_variables import SeenGpus
 from disagg_run.planning.document import (
     Group,
     LaunchPlan,
@@ -48,6 +49,8 @@ class ProcessDraft:
     image: str | None = None
     #: What a user gave it that is its node's own.
     node_values: tuple[NodeValue, ...] = ()
+    #: Which GPUs a server sees; None for others.
+    seen: SeenGpus | None = None
     #: For services and setups: which servers wait.
     scope: str = "launch"
 

@@ -11,10 +11,12 @@ from disagg_run.catalogue import Catalogue, pick_catalogue, version_key
 from disagg_run.context import ProcessContext
 from disagg_run.declarations import Engine
 from disagg_run.flags import MergedFlag, check_flags, merge_flags, render, split_words
+from disagg_run.gpus import shows_no_gpus
 from disagg_run.host import Selection
 from disagg_run.planning.document import Provenance
 from disagg_run.planning.environment import MergedEnv, merge_env
 from disagg_run.planning.owned import check_owned, check_owned_env
+from disagg_run.planning.secret_values import check_asked_env, check_asked_flags
 from disagg_run.records import Command, EnvSetting, Flag
 from disagg_run.spec.model import ArgText, ProcessSpec
 
@@ -70,6 +72,7 @@ def build_command(
     flags = [each for each in (*command.flags, *further) if not each.implied]
     merged = merge_flags(flags, program.catalogue, where=name)
     check_owned(planned, further, merged, program.catalogue, ctx)
+    check_asked_flags(merged, ctx)
     warnings = tuple(dict.fromkeys(flag.remark for flag in flags if flag.remark))
     warnings += check_flags(
         merged,
@@ -124,11 +127,13 @@ def asked_args(ctx: ProcessContext) -> tuple[ArgText, ...]:
 def build_env(selection: Selection, ctx: ProcessContext) -> MergedEnv:
     """Merge plugins' variables for a server or the router with the user's, and the secrets that it is given by name."""
     settings = [contribution.record for contribution in selection.env(ctx)]
-    settings += asked_env(ctx)
+    asked = tuple(asked_env(ctx))
+    settings += asked
     settings += [EnvSetting(name, op="secret", source=ctx.spec.source("secrets")) for name in ctx.spec.secrets]
     env = merge_env((each for each in settings if not each.implied), where=ctx.process.name)
     check_owned_env(settings, env, ctx)
-    return env
+    check_asked_env(asked, ctx)
+    return attrs.evolve(env, no_gpus=True) if shows_no_gpus(settings) else env
 
 
 def asked_env(ctx: ProcessContext) -> Iterator[EnvSetting]:

@@ -26,6 +26,8 @@ class MergedEnv:
     secrets: tuple[str, ...]
     #: Variables whose value is the node's own (``EnvSetting.per_node``).
     per_node: frozenset[str] = frozenset()
+    #: Whether the engine computes on no GPU, so that it does not matter which ones the process sees.
+    no_gpus: bool = False
     #: Operation and name (``env/NAME``) -> who set it and what that replaced.
     provenance: dict[str, Provenance]
 

@@ -12,6 +12,7 @@ from disagg_run.errors import FlagError, SpecError
 from disagg_run.flag_meaning import says, words_meaning
 from disagg_run.flags import MergedFlag
 from disagg_run.planning.environment import MergedEnv
+from disagg_run.planning.secret_values import A_SECRET, hidden
 from disagg_run.records import EnvSetting, Flag
 from disagg_run.sources import CORE_DEFAULT, Source
 from disagg_run.spec.model import LaunchSpec
@@ -57,16 +58,17 @@ def check_owned_env(planned: Iterable[EnvSetting], env: MergedEnv, ctx: ProcessC
         if value == meant or (value is None and mine.implied):
             continue
         planned_as = f"without {mine.name}" if meant is None else f"for {meant!r}"
+        given = "taken away" if value is None else hidden(mine.name, value)
         raise SpecError(
-            f"{mine.name} of {ctx.process.name} is {'taken away' if value is None else repr(value)} ({source}), but the"
-            f" plan is made {planned_as} ({mine.source or CORE_DEFAULT})",
+            f"{mine.name} of {ctx.process.name} is {given} ({source}), but the plan is made {planned_as}"
+            f" ({mine.source or CORE_DEFAULT})",
             remedy=_instead(mine.option, env.env.get(mine.name)),
         )
 
 
 def _variable(name: str, env: MergedEnv) -> tuple[str | None, Source]:
     """What a process has of the variable, None = it has none, and who said so."""
-    for section, value in (("env", env.env.get(name)), ("secrets", "a secret"), ("unset", None)):
+    for section, value in (("env", env.env.get(name)), ("secrets", A_SECRET), ("unset", None)):
         chain = env.provenance.get(f"{section}/{name}")
         if chain:
             return value, chain[0][0]
@@ -78,8 +80,9 @@ def _contradiction(own: Flag, given: MergedFlag, ctx: ProcessContext) -> FlagErr
     planned = f"made without {own.name}" if own.implied and not own.values else f"made for {meant!r}"
     if own.contrary:
         planned = "not made for that"
+    text = hidden(given.name, given.text)
     return FlagError(
-        f"{given.name} of {ctx.process.role or ctx.process.name} says {given.text!r} ({given.source}), but the plan is"
+        f"{given.name} of {ctx.process.role or ctx.process.name} says {text} ({given.source}), but the plan is"
         f" {planned} ({own.source or CORE_DEFAULT})",
         remedy=_remedy(own, given, ctx.spec),
     )

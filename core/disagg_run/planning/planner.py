@@ -15,7 +15,7 @@ from disagg_run.mounts import asked_mounts, inside
 from disagg_run.planning.assembly import ProcessDraft, RankDraft, assemble
 from disagg_run.planning.commands import Program, asked_args, build_command, build_env, program_catalogue
 from disagg_run.planning.contexts import ROUTER, Basis, process_context, processes_by_rank
-from disagg_run.planning.device_variables import check_visibility, device_remarks
+from disagg_run.planning.device_variables import check_apart, device_remarks, seen_gpus
 from disagg_run.planning.document import LaunchPlan, Remark
 from disagg_run.planning.parity import Side, check_parity
 from disagg_run.planning.per_node import check_per_node, given_node_values
@@ -190,6 +190,7 @@ class _Planning:
                 ports = allocation.ports.get(process.name, {})
                 ctx = process_context(rank, process, ports)
                 processes.append(self._process(ctx, listeners[process.name]))
+            check_apart([each.seen for each in processes if each.seen is not None], rank)
             drafts.append(RankDraft(context=rank, processes=tuple(processes)))
         return drafts
 
@@ -200,7 +201,7 @@ class _Planning:
         built = build_command(self.selection, ctx, program, command=answered.record, asked=asked_args(ctx))
         env = build_env(self.selection, ctx)
         check_told_ports(listeners, ctx.ports, built.flags, env, program.catalogue, ctx.process.name)
-        check_visibility(env, ctx)
+        seen = seen_gpus(env, ctx)
         for text in (*built.warnings, *device_remarks(env, ctx)):
             self.warnings.setdefault(text, Remark(message=text))
         image = built.image or (ctx.spec.router.image if router else None)
@@ -209,7 +210,7 @@ class _Planning:
             text = f"{self.basis.engine.name} names no stand-in for a {ctx.process.kind}: the real program is started"
             self.warnings.setdefault(text, Remark(message=text))
         return ProcessDraft(
-            process=ctx.process,
+            process=seen.told(ctx.process),
             argv=built.argv,
             exec=stand_in,
             env=env,
@@ -219,6 +220,7 @@ class _Planning:
             provenance=built.provenance,
             image=image,
             node_values=tuple(given_node_values(built, env, program.catalogue)),
+            seen=None if router else seen,
         )
 
     def _sides(self, drafts: Sequence[RankDraft]) -> list[Side]:

@@ -15,6 +15,7 @@ from disagg_run.planning.assembly import ProcessDraft
 from disagg_run.planning.commands import asked_args, asked_env, flag_provenance
 from disagg_run.planning.contexts import process_context
 from disagg_run.planning.environment import merge_env
+from disagg_run.planning.secret_values import check_asked_env, check_asked_flags
 from disagg_run.planning.simulated import stand_in_exec
 from disagg_run.records import ServiceProcess
 
@@ -62,13 +63,16 @@ def finish_service(
     for text in asked_args(ctx):
         flags += split_words(text.words, None, text.source)
     merged = merge_flags(flags, None, where=draft.name)
+    check_asked_flags(merged, ctx)
+    asked = tuple(asked_env(ctx))
+    check_asked_env(asked, ctx)
     program = _filled(record.command.program, ports, draft)
     argv = (*program, *render(merged))
     return ProcessDraft(
         process=process,
         argv=argv,
         exec=stand_in_exec(selection, ctx, argv, program),
-        env=merge_env([*record.env, *asked_env(ctx)], where=draft.name),
+        env=merge_env([*record.env, *asked], where=draft.name),
         ports=ports,
         listeners=record.listeners,
         flags=merged,

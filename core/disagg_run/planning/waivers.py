@@ -15,6 +15,7 @@ from disagg_run.near_miss import did_you_mean
 from disagg_run.node_needs import DRIVER_CHECK, MODEL_CHECK
 from disagg_run.planning.containers import PATH_CHECK
 from disagg_run.planning.document import LaunchPlan, Remark
+from disagg_run.planning.secret_values import SECRET_CHECK
 from disagg_run.rdma import DEVICE_CHECK, RAIL_CHECK
 from disagg_run.spec.model import LaunchSpec
 
@@ -22,7 +23,8 @@ from disagg_run.spec.model import LaunchSpec
 CORE_CHECKS: Mapping[str, str] = {
     DRIVER_CHECK: "a node without the driver of its GPUs",
     VENDOR_CHECK: "GPUs that a program or library is not made for",
-    VISIBILITY_CHECK: "two variables that both choose GPUs",
+    VISIBILITY_CHECK: "a variable that chooses other GPUs than the plan, or two of them",
+    SECRET_CHECK: "a value in the plan that looks like a secret",
     PATH_CHECK: "a path of the host that no mount gives to the container",
     DEVICE_CHECK: "no RDMA devices, or some that a node is not known to have",
     RAIL_CHECK: "prefill and decode on one node whose RDMA devices do not meet",
