@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from disagg_run import LaunchPlan, NodeFacts, ProcessSpec, RoleSpec, SpecError
+from disagg_run.explain import explain
 from disagg_run.gpu_lists import listed_gpus, same_gpu
 from disagg_run.spec.model import RouterSpec
 from tests import vllm_plans
@@ -140,6 +141,12 @@ def test_servers_of_a_node_may_swap_halves_or_be_named_by_uuid(engine: str) -> N
     assert (launch.process("prefill-0").gpus, launch.process("decode-0").gpus) == ((4, 5, 6, 7), (0, 1, 2, 3))
     assert shared(engine, **roles({HIP: "GPU-a,GPU-b,GPU-c,GPU-d"}, {HIP: "GPU-e,GPU-f,GPU-g,GPU-h"})).bound
     assert shared(engine).process("decode-0").gpus == (4, 5, 6, 7)
+
+
+def test_a_plan_tells_who_chose_the_gpus() -> None:
+    for launch, source in ((shared(), "the first free GPUs of its node"), (apart(env={ROCR: "4,5,6,7"}), "LaunchSpec")):
+        (found,) = explain(launch, "decode-0:gpus")
+        assert (found.value, str(found.source).endswith(source)) == ("4,5,6,7", True)
 
 
 def test_a_process_by_name_is_held_as_a_role_is() -> None:
