@@ -160,7 +160,7 @@ def test_the_whole_core_contract_is_read(host: Host) -> None:
     environ = {
         "ENGINE": "toy-disagg", "xP": "2", "yD": "1", "MODEL_DIR": "/m", "MODEL_NAME": "toy-model",
         "MODEL_PATH": "/m/x",
-        "GPUS_PER_NODE": "4", "IPADDRS": "10.0.0.1,10.0.0.2,fe80::1", "PREFILL_TP_SIZE": "4", "DECODE_TP_SIZE": "8",
+        "GPUS_PER_NODE": "4", "IPADDRS": "10.0.0.1,10.0.0.2,fd00::1", "PREFILL_TP_SIZE": "4", "DECODE_TP_SIZE": "8",
         "PREFILL_ENABLE_EP": "true", "DECODE_ENABLE_DP": "true", "DECODE_MTP_SIZE": "3", "IBDEVICES": "rdma0,rdma1",
         "ROUTER_PORT": "31000", "BENCH_INPUT_LEN": "1024", "BENCH_OUTPUT_LEN": "8", "BENCH_MAX_CONCURRENCY": "8x16",
         "BENCH_REQUEST_RATE": "2.5", "BENCH_RANDOM_RANGE_RATIO": "1", "BENCH_NUM_PROMPTS_MULTIPLIER": "3",
@@ -169,7 +169,7 @@ def test_the_whole_core_contract_is_read(host: Host) -> None:
     spec = read_spec(options={}, recipe=None, environ=environ, host=host)
     assert (spec.engine, spec.model, spec.model_dir, spec.model_path) == ("toy-disagg", "toy-model", "/m", "/m/x")
     assert (spec.prefill.workers, spec.decode.workers, spec.gpus_per_node) == (2, 1, 4)
-    assert spec.nodes == tuple(Node(address=each) for each in ("10.0.0.1", "10.0.0.2", "fe80::1"))
+    assert spec.nodes == tuple(Node(address=each) for each in ("10.0.0.1", "10.0.0.2", "fd00::1"))
     assert (spec.prefill.tp, spec.decode.tp, spec.prefill.mtp, spec.decode.mtp) == (4, 8, 3, 3)
     assert (spec.prefill.expert_parallel, spec.decode.expert_parallel) == (True, False)
     assert (spec.prefill.dp_attention, spec.decode.dp_attention) == (False, True)

@@ -95,10 +95,10 @@ def test_scalars_count_as_they_are_written() -> None:
 
 
 def test_nodes_may_be_text_a_list_or_mappings() -> None:
-    named = (Node(name="n0", address="10.0.0.1"), Node(name="n1", address="fe80::1"), Node(name="n2", address="n2"))
-    assert values("nodes: 'n0=10.0.0.1,n1=[fe80::1],n2'\n")["nodes"] == named
-    assert values("nodes: [n0=10.0.0.1, 'n1=fe80::1', n2]\n")["nodes"] == named
-    mappings = "nodes:\n- {name: n0, address: 10.0.0.1}\n- {name: n1, address: 'fe80::1'}\n- {address: n2}\n"
+    named = (Node(name="n0", address="10.0.0.1"), Node(name="n1", address="fd00::1"), Node(name="n2", address="n2"))
+    assert values("nodes: 'n0=10.0.0.1,n1=[fd00::1],n2'\n")["nodes"] == named
+    assert values("nodes: [n0=10.0.0.1, 'n1=fd00::1', n2]\n")["nodes"] == named
+    mappings = "nodes:\n- {name: n0, address: 10.0.0.1}\n- {name: n1, address: 'fd00::1'}\n- {address: n2}\n"
     assert values(mappings)["nodes"] == named
 
 

@@ -106,8 +106,8 @@ def test_a_refusal_names_the_place_of_the_value() -> None:
 
 def test_senseless_node_sizes_and_node_lists_are_refused() -> None:
     assert "GPUs per node must be 1 to 1024, not 0" in refused(SpecError, gpus_per_node=0)
-    twice = [Node(name="a", address="FE80::1"), Node(name="b", address="fe80::1")]
-    assert "nodes 0 and 1 have the same address 'fe80::1'" in refused(SpecError, nodes=twice)
+    twice = [Node(name="a", address="FD00:0::1"), Node(name="b", address="fd00::1")]
+    assert "nodes 0 and 1 have the same address 'fd00::1'" in refused(SpecError, nodes=twice)
     assert "node 0 ('a') has no address" in refused(SpecError, nodes=[Node(name="a", address="")])
     assert "prefill nodes must be at least 1, not 0" in refused(SpecError, prefill_nodes=0)
 

@@ -18,12 +18,17 @@ def read_mount(text: str) -> Mount:
     mode = paths.pop() if len(paths) > 1 and paths[-1] in ("ro", "rw") else "rw"
     if len(paths) > 2 or not all(path.startswith("/") for path in paths):
         raise ValueError(f"{text!r} is no mount: write /HOST:/INSIDE, and :ro behind it where nothing is to be written")
+    for path in paths:
+        if ".." in path.split("/"):
+            raise ValueError(f"{text!r} is no mount: {path!r} goes up by .., write the path that is meant")
     source, target = (_clean(path) for path in (paths[0], paths[-1]))
+    if target == "/":
+        raise ValueError(f"{text!r} would hide all that is in the image: mount it at a place of its own, /HOST:/INSIDE")
     return Mount(source=source, target=target, read_only=mode == "ro")
 
 
 def _clean(path: str) -> str:
-    return path.rstrip("/") or "/"
+    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
 
 
 def asked_mounts(spec: LaunchSpec) -> tuple[Mount, ...]:

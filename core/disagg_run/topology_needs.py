@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from disagg_run.addresses import normal_address
 from disagg_run.declarations import Engine
 from disagg_run.errors import SpecError, TopologyError
 from disagg_run.sources import Layer
@@ -57,15 +58,20 @@ def check_nodes(spec: LaunchSpec) -> None:
         )
     seen: dict[str, int] = {}
     for index, node in enumerate(spec.nodes):
-        address = node.address.lower()
-        if not address:
+        if not node.address:
             raise SpecError(f"node {index} ({node.name!r}) has no address", remedy="give one address for each node")
+        try:
+            address = normal_address(node.address)
+        except ValueError as error:
+            raise SpecError(f"node {index}: {error}{origin(spec, 'nodes')}") from None
         if address in seen:
             raise SpecError(
                 f"nodes {seen[address]} and {index} have the same address {node.address!r}{origin(spec, 'nodes')}",
                 remedy="name each node once; workers share a node where fewer nodes than workers are given",
             )
         seen[address] = index
+        if node.address.startswith("["):
+            raise SpecError(f"node {index}: the address {node.address!r} stands in brackets", remedy=f"write {address}")
 
 
 def role_needs(spec: LaunchSpec, engine: Engine, tp: Mapping[Role, int]) -> list[Need]:

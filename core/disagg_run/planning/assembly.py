@@ -194,9 +194,16 @@ def _groups(rank: RankDraft, selection: Selection, waits: _Waits, patches: tuple
             processes=tuple(waits.of(draft, ctx.rank, ctx.node.address) for draft in processes),
         )
         if container is not None:
-            check_paths(container, group.processes, ctx)
+            check_paths(container, zip(group.processes, map(_given_names, processes), strict=True), ctx)
         groups.append((group, tuple(processes)))
     return tuple(groups)
+
+
+def _given_names(draft: ProcessDraft) -> frozenset[str]:
+    """The flags and variables that a user gave a process."""
+    flags = {flag.name for flag in draft.flags if flag.source.layer >= Layer.CONTRACT}
+    sources = {key.partition("/")[2]: chain[0][0] for key, chain in draft.env.provenance.items()}
+    return frozenset(flags.union(name for name, source in sources.items() if source.layer >= Layer.CONTRACT))
 
 
 def _preflight(ctx: RankContext, selection: Selection) -> tuple[Preflight, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import attrs
@@ -64,49 +64,54 @@ def _mounts(own: Iterable[Mount], asked: Iterable[Mount], image: str) -> tuple[M
     return tuple(at.values())
 
 
-def check_paths(container: PlannedContainer, processes: Iterable[PlannedProcess], ctx: RankContext) -> None:
+def check_paths(
+    container: PlannedContainer, processes: Iterable[tuple[PlannedProcess, Collection[str]]], ctx: RankContext
+) -> None:
     """Refuse commands and variables that name a path of the host which the container does not have.
 
-    Known to be of the host are the model, the directory of models where it is one of them, and what the user mounts.
-    Raises PlanError naming process, argument and path; nothing is refused where the check is waived.
+    ``processes``: each with the flags and variables that a user gave it. Known to be of the host are the model, the
+    directory of models where it is one of them, and for those by users what the user mounts: what plugins set otherwise
+    are places inside. Raises PlanError naming process, argument and path; nothing is refused where the check is waived.
     """
     if PATH_CHECK in ctx.spec.waive:
         return
     mounts = container.needs.mounts
     # The model's own path is mounted, or only a name that clients use, where the model lies in a snapshot.
     shown = [*(mount.target for mount in mounts), ctx.model_path]
-    hidden = [place for place in _host_places(ctx) if not any(is_below(place, each) for each in shown)]
-    if not hidden:
-        return
-    for process in processes:
-        for what, text in _texts(process):
-            for path in _named_paths(text, hidden):
+    # All paths of the host are below /, and so are all that the image has: such a mount tells nothing of a path.
+    mounted = [mount.source for mount in asked_mounts(ctx.spec) if mount.source != "/"]
+    of_models, of_all = (
+        [place for place in places if not any(is_below(place, each) for each in shown)]
+        for places in (_model_places(ctx), [*_model_places(ctx), *mounted])
+    )
+    for process, given in processes if of_all else ():
+        for name, what, text in _texts(process):
+            for path in _named_paths(text, of_all if name in given else of_models):
                 if not any(is_below(path, each) for each in shown):
                     raise _nowhere(process.name, what, path, container.image, inside(mounts, path))
 
 
-def _host_places(ctx: RankContext) -> Iterator[str]:
-    yield ctx.model_source or ctx.model_path
+def _model_places(ctx: RankContext) -> list[str]:
+    places = [ctx.model_source or ctx.model_path]
     if not ctx.spec.model_path and ctx.spec.model_dir.strip("/"):
-        yield ctx.spec.model_dir.rstrip("/")
-    for mount in asked_mounts(ctx.spec):
-        yield mount.source
+        places.append(ctx.spec.model_dir.rstrip("/"))
+    return places
 
 
-def _texts(process: PlannedProcess) -> Iterator[tuple[str, str]]:
-    """Each word and value of a process, with what it is called."""
+def _texts(process: PlannedProcess) -> Iterator[tuple[str, str, str]]:
+    """Each word and value of a process: the flag or variable, what messages call that, the text."""
     flag = ""
     for word in process.argv:
         if word.startswith("-"):
             flag = word.partition("=")[0]
-        yield flag or "the command", word
+        yield flag, flag or "the command", word
     for name, value in process.env.items():
-        yield f"variable {name}", value
+        yield name, f"variable {name}", value
     lists: Sequence[Mapping[str, tuple[str, ...]]] = (process.env_prepend, process.env_append)
     for values in lists:
         for name, elements in values.items():
             for element in elements:
-                yield f"variable {name}", element
+                yield name, f"variable {name}", element
 
 
 def _named_paths(text: str, places: Iterable[str]) -> Iterator[str]:

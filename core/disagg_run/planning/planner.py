@@ -20,7 +20,7 @@ from disagg_run.planning.document import LaunchPlan, Remark
 from disagg_run.planning.parity import Side, check_parity
 from disagg_run.planning.per_node import check_per_node, given_node_values
 from disagg_run.planning.readiness import check_http, check_told_ports
-from disagg_run.planning.resolve import engine_version, model_path, model_row, with_tensor_parallel
+from disagg_run.planning.resolve import engine_version, model_path, model_row, tag_remark, with_tensor_parallel
 from disagg_run.planning.services import ServiceDraft, collect_services, finish_service
 from disagg_run.planning.simulated import check_targets, stand_in_exec
 from disagg_run.planning.tested import untested_remark
@@ -93,6 +93,9 @@ class _Planning:
         self.warnings: dict[str, Remark] = {
             text: Remark(message=text, source=str(source)) for text, source in spec.notices
         }
+        tagged = tag_remark(spec)
+        if tagged:
+            self.warnings[tagged] = Remark(message=tagged, source=str(spec.source("image")))
         remark = untested_remark(
             engine, self.selection.connector, spec, version=version, router=self.programs["router"].version
         )

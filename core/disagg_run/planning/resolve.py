@@ -51,11 +51,9 @@ def _stated_version(spec: LaunchSpec, engine: Engine, facts: Mapping[int, NodeFa
     if spec.engine_version:
         return spec.engine_version, spec.source("engine_version")
     if spec.image:
-        tag = spec.image.rpartition("/")[2].partition("@")[0].partition(":")[2]
-        found = _TAG_VERSION.search(tag)
-        if found:
-            asked = spec.source("image")
-            return found[1] or found[2], attrs.evolve(asked, why=f"tag of image {spec.image}")
+        tagged = _tag_version(spec.image)
+        if tagged:
+            return tagged, attrs.evolve(spec.source("image"), why=f"tag of image {spec.image}")
     installed = sorted({fact.engine_version for fact in facts.values() if fact.engine_version})
     if len(installed) > 1:
         raise SpecError(
@@ -66,6 +64,30 @@ def _stated_version(spec: LaunchSpec, engine: Engine, facts: Mapping[int, NodeFa
         return installed[0], Source(layer=Layer.CORE, where="installed engine")
     return engine.default_version, Source(
         layer=Layer.ENGINE, plugin=engine.name, why="no version was named, no image tag tells one, none is installed"
+    )
+
+
+def _tag_version(image: str) -> str:
+    """The version that the tag of an image plainly says; "" = none."""
+    tag = image.rpartition("/")[2].partition("@")[0].partition(":")[2]
+    found = _TAG_VERSION.search(tag)
+    return (found[1] or found[2]) if found else ""
+
+
+def tag_remark(spec: LaunchSpec) -> str:
+    """A warning for an image whose tag says another version than the one that was named; "" = they agree.
+
+    A tag of two numbers stands for all releases that begin with them.
+    """
+    tagged = _tag_version(spec.image or "")
+    if not (tagged and spec.engine_version):
+        return ""
+    said, named = Version(tagged), Version(spec.engine_version)
+    if said.public == named.public or (len(said.release) < 3 and named.release[: len(said.release)] == said.release):
+        return ""
+    return (
+        f"the plan is for version {spec.engine_version} ({spec.source('engine_version')}), but the tag of image"
+        f" {spec.image!r} says {tagged}"
     )
 
 

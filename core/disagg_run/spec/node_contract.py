@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 
+from disagg_run.addresses import normal_address
 from disagg_run.errors import SpecError
 from disagg_run.spec.environment import UNSET
 from disagg_run.spec.model import LaunchSpec
@@ -32,7 +33,7 @@ def check_node_contract(spec: LaunchSpec, environ: Mapping[str, str]) -> None:
     first = spec.nodes[0]
     for name in _FIRST:
         given = environ.get(name, "")
-        if given in UNSET or given == "localhost" or given in (first.address, first.name):
+        if given in UNSET or given == "localhost" or given == first.name or _same(given, first.address):
             continue
         address = _address(given)
         if (address is None) is (_address(first.address) is None) and not (address and address.is_loopback):
@@ -43,8 +44,15 @@ def check_node_contract(spec: LaunchSpec, environ: Mapping[str, str]) -> None:
             )
 
 
+def _same(one: str, other: str) -> bool:
+    try:
+        return normal_address(one) == normal_address(other)
+    except ValueError:
+        return False
+
+
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return ipaddress.ip_address(text)
+        return ipaddress.ip_address(text.strip("[]"))
     except ValueError:
         return None

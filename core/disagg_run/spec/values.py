@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from disagg_run.addresses import normal_address
 from disagg_run.declarations import Setting
 from disagg_run.mounts import read_mount
 from disagg_run.spec.model import Node
@@ -75,8 +76,8 @@ def check_choices(setting: Setting, value: Any) -> Any:
 
 def check_form(form: Form, text: str) -> None:
     """Refuse a text that does not have the form."""
-    if form == "image" and re.search(r"\s", text):
-        raise BadValueError(f"{text!r} is no image: a reference has no blanks")
+    if form == "image" and (re.search(r"\s", text) or text.startswith("-")):
+        raise BadValueError(f"{text!r} is no image: a reference has no blanks, and no dash in front")
     if form == "device" and not _DEVICE.fullmatch(text):
         raise BadValueError(f"{text!r} is no name of a device: letters, digits and . _ : -")
     if form == "mount":
@@ -218,7 +219,7 @@ def variable_name(text: str) -> str:
 
 
 def node_list(text: str) -> tuple[Node, ...]:
-    """``10.0.0.1,10.0.0.2``, ``n0=10.0.0.1,n1=fe80::1``, or host names; in rank order."""
+    """``10.0.0.1,10.0.0.2``, ``n0=10.0.0.1,n1=fd00::1``, or host names; in rank order."""
     return unique_nodes([node(part) for part in text.split(",")])
 
 
@@ -230,9 +231,9 @@ def unique_nodes(nodes: Sequence[Node]) -> tuple[Node, ...]:
         seen: set[str] = set()
         for one in nodes:
             value = getattr(one, kind)
-            if value and value in seen:
+            if value and value.lower() in seen:
                 raise BadValueError(f"the node {kind} {value!r} stands twice: one node has one rank")
-            seen.add(value)
+            seen.add(value.lower())
     return tuple(nodes)
 
 
@@ -246,18 +247,18 @@ def node(text: str) -> Node:
 
 def make_node(name: str, address: str) -> Node:
     """A node of a host name ("" = none) and an address, which may be a host name, too."""
-    if address.startswith("[") and address.endswith("]"):
-        address = address[1:-1]
     try:
-        parsed = ipaddress.ip_address(address)
+        found = normal_address(address)
+    except ValueError as error:
+        raise BadValueError(str(error)) from None
+    try:
+        ipaddress.ip_address(found)
     except ValueError:
         if not _HOST.fullmatch(address) or re.fullmatch(r"[0-9.]+", address):
             hint = ": write it without a port" if re.fullmatch(r"[^:]+:[0-9]+|\[.*\]:[0-9]+", address) else ""
             raise BadValueError(f"{address!r} is neither an address nor a host name{hint}") from None
         return Node(name=name or address, address=address)
-    if parsed.is_unspecified or parsed.is_multicast or str(parsed) == "255.255.255.255":
-        raise BadValueError(f"{address!r} is the address of no node: others must reach the node at it")
-    return Node(name=name, address=address)
+    return Node(name=name, address=found)
 
 
 _READERS: Mapping[str, Callable[[str], Any]] = {
