@@ -11,14 +11,14 @@ from pathlib import Path
 import attrs
 import pytest
 
-from disagg_run import context, declarations, hookspecs, records
+from disagg_run import context, declarations, hookspecs, patch_records, records
 from disagg_run.hookdocs import field_comments, hook_reference
 from disagg_run.host_loading import HOOKS
 
 PAGE = Path(__file__).parents[1] / "docs" / "hooks.md"
 RECORDS = [
     item
-    for module in (declarations, records, context)
+    for module in (declarations, records, patch_records, context)
     for item in vars(module).values()
     if inspect.isclass(item) and item.__module__ == module.__name__ and attrs.has(item)
 ]
