@@ -116,6 +116,25 @@ def test_entries_are_listed_with_their_points(ran: RAN) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--engine", "sglang-disagg"), "--engine says what to plan, and a list of a master config's entries plans none"),
+        (("--waive", "x"), "--waive says what to plan"),
+        (("--no-simulate",), "--simulate says what to plan"),
+        (("--facts", "f.json"), "--facts says what to plan"),
+        (("--python", "python3"), "--python says what to plan"),
+        (("--recipe", "r.yaml"), "--recipe and --master-config both say what to run: use one"),
+        (("--recipe", "r.yaml", "--entry", "dsv4-fp4-mi355x-atom-disagg"), "--recipe and --master-config both say"),
+    ],
+)
+def test_a_list_of_entries_takes_no_option_that_it_would_not_show(words: tuple[str, ...], said: str, ran: RAN) -> None:
+    code, out, err = ran("plan", "--master-config", str(FILE), *words)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"disagg-run: error: {said}")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("changes", "points", "reason"),
     [
         ({("framework",): "atom"}, 1, "framework: unknown engine 'atom': did you mean 'atom-disagg'?"),

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from disagg_run.cli.asking import read_asked
+from disagg_run.cli.asking import asking_options, read_asked
 from disagg_run.cli.output import emit, json_text, one_line, remark
-from disagg_run.errors import DisaggError
+from disagg_run.errors import DisaggError, UsageError
 from disagg_run.plain_text import columns, listed
 
 if TYPE_CHECKING:
@@ -25,13 +25,30 @@ def list_choice(given: Mapping[str, Any], form: str) -> int | None:
     """
     if given["master_config"] is None or given["point"] is not None:
         return None
+    if given["recipe"] is not None:
+        raise UsageError(
+            "--recipe and --master-config both say what to run",
+            remedy="use one, and give what it leaves open as options",
+        )
     from disagg_run.spec.masterconfig import read_master_config
 
     config = read_master_config(Path(given["master_config"]))
     if given["entry"] is None:
+        _refuse_options(given)
         return _entries(config, given, form)
     entry = config.entry(given["entry"])
     return None if len(entry.points) == 1 else _points(entry, given, form)
+
+
+def _refuse_options(given: Mapping[str, Any]) -> None:
+    """Refuse options that say what to plan: the list of entries would not show what came of them."""
+    for parameter in asking_options():
+        value = given.get(parameter.name or "")
+        if parameter.name != "master_config" and value not in (None, ()):
+            raise UsageError(
+                f"{parameter.opts[0]} says what to plan, and a list of a master config's entries plans none",
+                remedy="name an entry with --entry, or leave it out",
+            )
 
 
 def _entries(config: MasterConfig, given: Mapping[str, Any], form: str) -> int:
