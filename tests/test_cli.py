@@ -169,6 +169,18 @@ def test_a_value_is_explained_with_its_source_and_what_it_replaced(capsys: pytes
     assert answers[0]["source"] == "engine default (plugin atom-disagg)"
 
 
+def test_each_question_is_answered_though_another_one_means_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    for form in ("text", "json"):
+        assert main(["explain", *ASKED, "--format", form, "--", "nope", "engine", "nix", "gpus"]) == 5
+        out, err = capsys.readouterr()
+        assert ("engine = atom-disagg" in out) is (form == "text")
+        assert "gpus" in out
+        assert [line.partition(": nothing in the plan is called ")[2][:6].strip(":") for line in err.splitlines()] == [
+            "'nope'",
+            "'nix'",
+        ]
+
+
 def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

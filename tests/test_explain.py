@@ -159,6 +159,19 @@ def test_a_flag_is_found_by_its_alias_and_its_negation_where_the_engines_catalog
         explain(PLAN, "--bs")
 
 
+def test_a_flag_that_its_program_has_and_nobody_sets_is_said_to_be_not_set(tmp_path: Path) -> None:
+    flags = [{"names": ["--page-size", "--ps"], "arity": 1}]
+    file = tmp_path / "toy.json"
+    file.write_text(json.dumps({"schema": 1, "command": "toy-server", "version": "1.0", "flags": flags}))
+    refs = [CatalogueRef(program="server", version="1.0", file=file)]
+    for spelling in ("--page-size", "page-size", "--ps"):
+        answer = one(spelling, catalogues=refs)
+        assert (answer.name, answer.value, answer.processes) == ("--page-size", "not set", ALL)
+    assert one("--page-size", process="decode-0", catalogues=refs).processes == ("decode-0",)
+    with pytest.raises(PlanError, match=r"called '--page-siz': did you mean '--page-size'\?"):
+        explain(PLAN, "--page-siz", catalogues=refs)
+
+
 def test_one_process_or_one_role_can_be_asked_for() -> None:
     assert one("prefill-1:--block-size").processes == ("prefill-1",)
     assert one("--block-size", process="prefill-1").processes == ("prefill-1",)
@@ -236,6 +249,9 @@ def test_values_of_the_whole_plan_are_explained() -> None:
         ("decode-0:--blok", "nothing in decode-0 is called '--blok'"),
         ("?", "it has after, ready, gpus, --block-size, --fast, --seed"),
         ("", "nothing in the plan is called ''"),
+        ("ib_devices", "'ib_devices': --ib-devices is an option: ask for a flag or variable that follows from it"),
+        ("prefill.tp", "--prefill-tp is an option"),
+        ("xP", "--prefill is an option"),
     ],
 )
 def test_an_unknown_name_is_one_line_with_the_nearest(query: str, words: str) -> None:

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from disagg_run.catalogue import pick_catalogue
+from disagg_run.catalogue import Catalogue, pick_catalogue
 from disagg_run.declarations import CatalogueRef
 from disagg_run.errors import PlanError, SpecError
 from disagg_run.explain_values import Explanation, ProcessValues, plain
 from disagg_run.near_miss import did_you_mean
 from disagg_run.plain_text import printable
 from disagg_run.planning.document import Group, LaunchPlan, PlannedProcess, Provenance
+from disagg_run.sources import Layer, Source
 
 __all__ = ["Explanation", "explain", "render_explanations"]
 
@@ -25,16 +26,18 @@ def explain(
     ``query``: a flag (with or without its dashes, ``_`` for ``-``), a key of a JSON flag (``--kv-config.kv_role``), a
     variable, a listener (``http``), ``after``, ``ready``, ``gpus``, a patch, or ``engine``, ``engine_version``,
     ``connector``, ``model``. ``process`` or a prefix ``prefill-0:`` narrows it to one process, ``prefill:`` to a role.
-    With the engine's ``catalogues`` a flag is also found by an alias or its negation, where the plan has the other.
+    With the engine's ``catalogues`` a flag is also found by an alias or its negation, where the plan has the other, and
+    one that its program has and nobody sets is said to be not set.
 
-    Raises PlanError where the plan has no sources, or nothing of that name (the nearest is named); SpecError where it
-    has no such process.
+    Raises PlanError where the plan has no sources, or nothing of that name (the nearest is named, or the option of that
+    name); SpecError where it has no such process.
     """
     if plan.sources is None:
         raise PlanError(
             "the plan does not say who set its values: its sources are a document of their own",
             remedy="explain a plan where it is made",
         )
+    catalogues = tuple(catalogues)
     index = _Index(plan.sources.values)
     wanted, name = _parted(plan, query, process)
     answers: dict[Explanation, list[str]] = {}
@@ -49,8 +52,12 @@ def explain(
     if wanted is None:
         found += _of_plan(plan.sources.values, name)
     if not found:
+        found += _unset(plan.engine_version, name, catalogues, asked)
+    if not found:
         known = dict.fromkeys(name for each in asked for name in index.values_of(*each).names())
-        raise _unknown(name, [*known, *_PLAN_KEYS], wanted)
+        programs = _programs(catalogues, plan.engine_version) if name.startswith("-") else {}
+        flags = [flag for catalogue in programs.values() for flag in catalogue.names()]
+        raise _unknown(name, [*known, *_PLAN_KEYS, *flags], wanted)
     return tuple(found)
 
 
@@ -95,23 +102,59 @@ def _parted(plan: LaunchPlan, query: str, process: str | None) -> tuple[frozense
 
 def _other_spellings(name: str, catalogues: Iterable[CatalogueRef], version: str) -> Iterator[str]:
     """The flag's aliases and negations, with the JSON key that was asked for; read only where they are needed."""
-    refs = tuple(catalogues)
     base, dot, key = name.partition(".")
-    dashed = base if base.startswith("-") else f"--{base}"
-    for program in dict.fromkeys(ref.program for ref in refs):
-        picked = pick_catalogue(refs, program, version)
-        spec = picked[0].lookup(dashed) if picked else None
+    for catalogue in _programs(catalogues, version).values():
+        spec = catalogue.lookup(_dashed(base))
         if spec is not None:
             yield from (f"{other}{dot}{key}" for other in (*spec.names, *sorted(spec.negations)))
 
 
+def _programs(catalogues: Iterable[CatalogueRef], version: str) -> dict[str, Catalogue]:
+    """The catalogue that counts for each program, as the plan picked it."""
+    refs = tuple(catalogues)
+    found = {ref.program: pick_catalogue(refs, ref.program, version) for ref in refs}
+    return {program: picked[0] for program, picked in found.items() if picked}
+
+
+def _dashed(name: str) -> str:
+    return name if name.startswith("-") else f"--{name}"
+
+
+def _unset(
+    version: str, name: str, catalogues: Iterable[CatalogueRef], asked: Iterable[tuple[_Place, Group, PlannedProcess]]
+) -> Iterator[Explanation]:
+    """A flag that a program has and nobody sets."""
+    kinds: dict[str, list[str]] = {}
+    for _, _, process in asked:
+        kinds.setdefault(process.kind, []).append(process.name)
+    for program, catalogue in _programs(catalogues, version).items():
+        spec = catalogue.lookup(_dashed(name))
+        if spec is not None and program in kinds:
+            source = Source(layer=Layer.ENGINE, why="nobody sets it, the program's own default holds")
+            yield Explanation(name=spec.name, value="not set", source=source, processes=kinds[program])
+
+
 def _unknown(name: str, known: Sequence[str], wanted: frozenset[str] | None) -> PlanError:
     where = "the plan" if wanted is None else sorted(wanted)[0] if len(wanted) == 1 else "those processes"
-    return PlanError(f"nothing in {where} is called {name!r}", remedy=_nearest(name, known))
+    option = _option(name)
+    remedy = f"{option} is an option: ask for a flag or variable that follows from it" if option else ""
+    return PlanError(f"nothing in {where} is called {name!r}", remedy=remedy or _nearest(name, known))
+
+
+def _option(name: str) -> str:
+    """The option of disagg-run that is called so, on the command line, in a run file or in a job script; "" = none."""
+    from disagg_run.spec.options import OPTIONS
+
+    asked = plain(name).replace(".", "-")
+    for option in OPTIONS:
+        names = (option.flag, option.key_text, option.dotted, *option.contract)
+        if asked and asked in (plain(each).replace(".", "-") for each in names):
+            return option.flag
+    return ""
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    meant = did_you_mean(name, known, cutoff=0.5) or did_you_mean(plain(name), known, cutoff=0.5)
+    meant = did_you_mean(name, known) or did_you_mean(plain(name), known)
     return meant or f"it has {', '.join(list(known)[:12])}, …"
 
 

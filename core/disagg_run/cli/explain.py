@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from disagg_run.cli.asking import GroupedHelp, asking_options
-from disagg_run.cli.output import emit, json_text
+from disagg_run.cli.output import emit, json_text, one_line
 from disagg_run.cli.plan import plan_asked
+from disagg_run.errors import DisaggError
+from disagg_run.streams import say
+
+if TYPE_CHECKING:
+    from disagg_run.explain import Explanation
 
 
 @click.command("explain", cls=GroupedHelp, params=[*asking_options()])
@@ -28,10 +34,23 @@ def command(queries: tuple[str, ...], process: str | None, form: str, **given: A
     host = build_host()
     _, plan = plan_asked(given, host=host)
     catalogues = host.engine(plan.engine).catalogues
-    found = [answer for query in queries for answer in explain(plan, query, process=process, catalogues=catalogues)]
-    if form == "text":
-        emit(render_explanations(found))
-        return
+    found: list[Explanation] = []
+    wrong: list[DisaggError] = []
+    for query in queries:
+        try:
+            found += explain(plan, query, process=process, catalogues=catalogues)
+        except DisaggError as error:
+            wrong.append(error)  # the other questions have answers all the same
+    if found or not wrong:
+        emit(render_explanations(found) if form == "text" else _document(found))
+    for error in wrong[:-1]:
+        say(f"disagg-run: error: {one_line(str(error))}")
+    if wrong:
+        raise wrong[-1]
+
+
+def _document(found: Iterable[Explanation]) -> str:
+    """The answers as JSON."""
     answers = [
         {
             "name": each.name,
@@ -42,4 +61,4 @@ def command(queries: tuple[str, ...], process: str | None, form: str, **given: A
         }
         for each in found
     ]
-    emit(json_text(answers))
+    return json_text(answers)
