@@ -33,6 +33,7 @@ from tests.vllm_plans import planned, value, warnings
         ("moriio", "--convert embed", "not made for that", "leave it out"),
         ("moriio", "--distributed-executor-backend ray", "not made for that", "leave it out"),
         ("moriio", "--distributed-executor-backend external_launcher", "places each process", "leave it out"),
+        ("moriio", "--distributed-executor-backend uni", "not made for that", "leave it out"),
         ("moriio", "-dpb ray", "made for 'mp'", "leave it out"),
         ("moriio", "-dpn 1", "made without --data-parallel-rank", "leave it out"),
         ("moriio", "-dpe", "made without --data-parallel-external-lb", "leave it out"),
@@ -78,6 +79,7 @@ def test_a_servers_flag_against_the_plan_is_refused(kind: str, words: str, told:
         ("moriio", "--root-path /v"),
         ("moriio", "--runner generate"),
         ("moriio", "--distributed-executor-backend mp"),
+        ("dep", "--distributed-executor-backend uni"),
         ("moriio", "-dpb mp"),
         ("moriio", "--no-data-parallel-hybrid-lb"),
         ("moriio", "--no-data-parallel-external-lb"),
@@ -116,6 +118,14 @@ def test_nodes_of_one_machine_keep_their_own_addresses() -> None:
     with pytest.raises(DisaggError, match=r"--host of prefill says '0\.0\.0\.0' .* made for '127\.0\.0\.1'"):
         on_loopback("0.0.0.0")
     assert value(on_loopback("127.0.0.1").process("prefill-0"), "--host") == "127.0.0.1"
+
+
+@pytest.mark.parametrize("words", ["--tensor-parallel-siz 4", "--tensor_parallel_s=4", "--tensor 4"])
+def test_the_beginning_of_a_name_is_held_as_the_parser_reads_it(words: str) -> None:
+    with pytest.raises(DisaggError, match=r"says '4' .* made for '8' .* use --prefill-tp 4"):
+        planned(args=[typed(*words.split())], engine_version="0.25.0")
+    same = planned(args=[typed(*words.replace("4", "8").split())], engine_version="0.25.0")
+    assert any("is not known" in each for each in warnings(same))
 
 
 @pytest.mark.parametrize("words", ["-O3", "-O 3", "-O=3", "--optimization-level 3", "--optimization_level=3"])
@@ -191,8 +201,8 @@ def test_a_flag_of_the_router_that_says_what_the_plan_says_or_what_is_free_passe
 @pytest.mark.parametrize(
     ("kind", "name", "text", "told", "remedy"),
     [
-        ("nixl", "VLLM_NIXL_SIDE_CHANNEL_PORT", "5700", "gives it port 5600 as 'side_channel'", "by its option or"),
-        ("one node, nixl", "VLLM_NIXL_SIDE_CHANNEL_PORT", "5600", "decode-0 says '5600'", "by its option or setting"),
+        ("nixl", "VLLM_NIXL_SIDE_CHANNEL_PORT", "5700", "gives it port 5600 as 'side_channel'", "leave it out"),
+        ("one node, nixl", "VLLM_NIXL_SIDE_CHANNEL_PORT", "5600", "decode-0 says '5600'", "leave it out"),
         ("one node", "VLLM_PORT", "2584", "made for '20000'", "leave it out"),
         ("moriio", "VLLM_HOST_IP", "0.0.0.0", "a node's own", "leave it out"),
         ("nixl", "VLLM_NIXL_SIDE_CHANNEL_HOST", "0.0.0.0", "a node's own", "leave it out"),

@@ -168,6 +168,8 @@ def test_B13_the_router_is_ready_when_it_has_named_every_head_once() -> None:
         {"router": {"image": "other:y"}},
         {"router": {"args": [ArgText(words=("--log-level", "error"))]}},
         {"processes": {"router": ProcessSpec(args=[ArgText(words=("--log-level", "error"))])}},
+        {"router": {"env": {"RUST_LOG": "error"}}},
+        {"processes": {"router": ProcessSpec(env={"RUST_LOG": "error"})}},
         {"processes": {"decode-0": ProcessSpec(env={"VLLM_HOST_IP": "10.9.0.1"})}},
         {"decode": RoleSpec(env={"VLLM_HOST_IP": "10.9.0.1"})},
         {"decode": RoleSpec(args=[ArgText(words=(f"--kv-transfer-config.{EXTRA}.host_ip", "10.9.0.1"))])},

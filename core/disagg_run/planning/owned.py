@@ -31,13 +31,15 @@ def check_owned(
     placement, probes, roles and parity follow the option, and would not follow the flag. Raises FlagError naming both
     and what to do instead.
     """
-    rivals = {_identity(flag.name, catalogue) for flag in further if not flag.option}
+    rivals = {_read_as(flag.name, catalogue) for flag in further if not (flag.option or flag.leaf_options)}
+    if not rivals:
+        return
     owned: dict[str, list[Flag]] = {}
     for flag in planned:
         if (flag.option or flag.leaf_options) and _identity(flag.name, catalogue) in rivals:
             owned.setdefault(_identity(flag.name, catalogue), []).append(flag)
     for given in merged:
-        mine = owned.get(_identity(given.name, catalogue), [])
+        mine = owned.get(_read_as(given.name, catalogue), [])
         whole = [flag for flag in mine if flag.option]
         if whole and not any(_agree(flag, given, catalogue) for flag in whole):
             raise _contradiction(whole[0], given, ctx)
@@ -84,13 +86,24 @@ def _contradiction(own: Flag, given: MergedFlag, ctx: ProcessContext) -> FlagErr
     return FlagError(
         f"{given.name} of {ctx.process.role or ctx.process.name} says {text} ({given.source}), but the plan is"
         f" {planned} ({own.source or CORE_DEFAULT})",
-        remedy=_remedy(own, given, ctx.spec),
+        remedy=_remedy(own, given, ctx),
     )
 
 
 def _identity(name: str, catalogue: Catalogue | None) -> str:
     spec = catalogue.lookup(name) if catalogue else None
     return spec.name if spec else name
+
+
+def _read_as(name: str, catalogue: Catalogue | None) -> str:
+    """The flag as which a parser reads ``name``: argparse takes the beginning of a name where it fits one flag only.
+
+    A catalogue of another version lets such a name pass with a warning.
+    """
+    if catalogue is None or catalogue.lookup(name) is not None:
+        return _identity(name, catalogue)
+    longer = {_identity(each, catalogue) for each in catalogue.longer(name)}
+    return longer.pop() if len(longer) == 1 else name
 
 
 def _agree(own: Flag, given: MergedFlag, catalogue: Catalogue | None) -> bool:
@@ -158,13 +171,16 @@ def _instead(option: str, value: object = None) -> str:
     return f"leave it out: it follows from {known.flag}" if known else "leave it out"
 
 
-def _remedy(own: Flag, flag: MergedFlag, spec: LaunchSpec) -> str:
+def _remedy(own: Flag, flag: MergedFlag, ctx: ProcessContext) -> str:
     """The option to use in the flag's place; where it has no such value of its own, what the flag follows from."""
     from disagg_run.spec.options import by_dotted
 
     option = by_dotted().get(own.option)
+    if own.option == "connector" and own.values:
+        named = ctx.engine.kv_transfers.get(" ".join(flag.values))  # the engine's word for it, not ours
+        return f"use --connector {named} in its place" if named else _instead(own.option)
     if option is not None:
-        current = _value(spec, own.option)
+        current = _value(ctx.spec, own.option)
         if isinstance(current, bool) and not own.values:
             return f"use {option.flag if own.implied else option.flag.replace('--', '--no-', 1)} in its place"
         if len(flag.values) == 1 and (current is None or (str(current),) == own.values):

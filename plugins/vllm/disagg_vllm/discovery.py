@@ -63,6 +63,8 @@ def names_workers(ctx: ProcessContext) -> bool:
         "VLLM_HOST_IP" in env for env in (spec.env, spec.prefill.env, spec.decode.env, *(one.env for one in further))
     ):
         return False
+    if any("RUST_LOG" in env for env in (spec.router.env, *(one.env for one in further))):
+        return False  # it counts more than --log-level (0.1.17)
     return all(is_numeric(head.address) and ":" not in head.address for head in ctx.heads)
 
 

@@ -52,7 +52,6 @@ SERVERS = (
     _never("--skip-tokenizer-init", _GENERATES),
     _not("--runner", "pooling", "draft", why=_GENERATES),
     _not("--convert", "embed", "classify", "reward", why=_GENERATES),
-    _not("--distributed-executor-backend", "ray", "external_launcher", why=_OWN_LAUNCHER),
     implied_flag("--data-parallel-backend", "mp", option=FIXED, why=_OWN_LAUNCHER),
     _never("--data-parallel-rank", _OWN_RANKS),
     _never("--data-parallel-external-lb", "the router is told one address of a worker"),
@@ -61,6 +60,9 @@ SERVERS = (
     # It writes another connector over the one of --kv-transfer-config.
     _never("--kv-offloading-size", "it puts a cache in the place of the connector that moves KV"),
 )
+#: Of a server whose ranks have one GPU each, and of one whose ranks have several, which are processes of their own.
+_EXECUTOR = _not("--distributed-executor-backend", "ray", "external_launcher", why=_OWN_LAUNCHER)
+_EXECUTOR_OF_SEVERAL = attrs.evolve(_EXECUTOR, contrary=(*_EXECUTOR.contrary, "uni"))
 #: Of a server with HTTP, and of one without, which refuses API servers.
 _HTTP = (
     implied_flag("--headless", option="nodes"),
@@ -116,12 +118,13 @@ def server_flags(ctx: ProcessContext) -> Iterator[Flag]:
     """What the command of a server is held to, beside what it says."""
     yield from SERVERS
     yield from _HTTP if parallel.serves_http(ctx) else _HEADLESS
-    spreads = parallel.spreads_ranks(ctx)
+    size, spreads = parallel.sizes(ctx.role_spec), parallel.spreads_ranks(ctx)
+    yield _EXECUTOR_OF_SEVERAL if size.tp * size.pp > 1 else _EXECUTOR
     yield from _layout(
         ctx.process.role or "",
         nodes=ctx.process.node_count,
         gpus=len(ctx.process.gpus),
-        dp=parallel.sizes(ctx.role_spec).dp,
+        dp=size.dp,
         spans=parallel.spans_replica(ctx),
         spreads=spreads,
         head=ctx.process.head,
