@@ -10,7 +10,7 @@ import pytest
 
 from disagg_run import LaunchSpec, SpecError, UsageError
 from disagg_run.cli.main import main
-from disagg_run.running.acting import Acting, acting_rank
+from disagg_run.running.acting import Acting, acting_rank, step_id
 from disagg_run.spec.model import Node
 from tests.parity.case import DATA, ENGINES, load, names
 from tests.parity.differences import table
@@ -73,7 +73,11 @@ def test_a_simulation_is_one_ranks_as_any_other_launch() -> None:
         ({"NODE_RANK": "1", "NNODES": "3"}, "environment variable NNODES says '3', but the list of nodes has 2"),
         ({"NODE_RANK": "1", "NODE0_ADDR": "10.0.0.2"}, "NODE0_ADDR says '10.0.0.2', but rank 0 is on '10.0.0.1'"),
         ({"NODE_RANK": "1", "MASTER_ADDR": "10.0.0.2"}, "MASTER_ADDR says '10.0.0.2', but rank 0 is on '10.0.0.1'"),
+        ({"NODE_RANK": "²"}, "environment variable NODE_RANK: '²' is no rank"),
+        ({"NODE_RANK": "9" * 5000}, f"environment variable NODE_RANK: '{'9' * 40}' is no rank"),
         ({**STEP, "SLURM_PROCID": "x"}, "environment variable SLURM_PROCID: 'x' is no rank"),
+        ({**STEP, "SLURM_STEP_NUM_TASKS": "x"}, "environment variable SLURM_STEP_NUM_TASKS: 'x' is no number of tasks"),
+        ({**STEP, "SLURM_STEP_NUM_NODES": "²"}, "environment variable SLURM_STEP_NUM_NODES: '²' is no number of nodes"),
     ],
 )
 def test_ranks_and_first_nodes_that_do_not_fit_are_refused(environ: dict[str, str], reason: str) -> None:
@@ -106,6 +110,30 @@ def test_a_plan_from_a_job_scripts_nodes_is_refused_where_its_variables_disagree
     if reason:
         assert f"{reason} (environment contract IPADDRS): " in capsys.readouterr().err
     assert main([*asked, "--nodes", "10.0.0.8,10.0.0.9"]) == 0
+
+
+def test_a_step_has_an_id_that_all_its_ranks_know() -> None:
+    assert step_id(STEP) == "7.0"
+    assert step_id({**STEP, "SLURM_RESTART_COUNT": "2"}) == "7.0.2"
+    assert step_id({**STEP, "SLURM_STEP_ID": "4294967290"}) == "7.4294967290"
+    assert step_id({"SLURM_JOB_ID": "7"}) == ""
+
+
+@pytest.mark.parametrize("name", ["SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"])
+def test_an_id_that_slurm_would_not_have_set_is_refused(name: str) -> None:
+    with pytest.raises(SpecError, match=f"environment variable {name}: '../x' is no .*: Slurm sets it"):
+        step_id({**STEP, name: "../x"})
+
+
+def test_an_agent_s_rank_that_is_none_is_refused_by_the_variable(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "²")
+    assert main(["agent", "--plan", "p.json"]) == 2
+    said = "invalid value for '--rank': '²' is no whole number (environment variable SLURM_PROCID)"
+    assert f"{said}: see disagg-run agent --help" in capsys.readouterr().err
+    assert main(["agent", "--plan", "p.json", "--rank", "x"]) == 2
+    assert "SLURM_PROCID" not in capsys.readouterr().err
 
 
 def test_an_empty_list_of_addresses_is_refused() -> None:

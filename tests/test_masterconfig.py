@@ -118,7 +118,7 @@ def test_entries_are_listed_with_their_points(ran: RAN) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--engine", "sglang-disagg"), "--engine says what to plan, and a list of a master config's entries plans none"),
+        (("--engine", "sglang-disagg"), "--engine says what to plan, and a list of a master config's entries plans no"),
         (("--waive", "x"), "--waive says what to plan"),
         (("--no-simulate",), "--simulate says what to plan"),
         (("--facts", "f.json"), "--facts says what to plan"),

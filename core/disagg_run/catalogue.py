@@ -220,7 +220,7 @@ def _arity(arity: Any, name: str) -> tuple[int, int | None]:
     if arity in known:
         return known[arity]
     least, dash, most = str(arity).partition("-")
-    if dash and least.isdigit() and most.isdigit():
+    if dash and least.isdecimal() and most.isdecimal():
         return int(least), int(most)
     raise PluginError(f"catalogue: flag {name!r} has the arity {arity!r}: write a number, ?, *, + or MIN-MAX")
 

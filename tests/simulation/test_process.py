@@ -115,6 +115,8 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         (["--load-s", "-1"], "not a time in seconds: '-1'"),
         (["--load-s", "nan"], "not a time in seconds: 'nan'"),
         (["--signal", "NOPE"], "unknown signal 'NOPE'"),
+        (["--signal", "²"], "unknown signal '²'"),
+        (["--signal", "0"], "unknown signal '0'"),
     ],
 )
 def test_a_bad_option_is_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -160,6 +160,7 @@ def test_flags_are_those_of_the_version(
         (["--nnodes", "2"], "AssertionError: multi-node serving needs --dist-init-addr"),
         (["--nnodes", "3", "--dist-init-addr", "h:1"], "must be divisible by number of nodes (3)"),
         (["--dist-init-addr", "h"], "ValueError: --dist-init-addr must be host:port"),
+        (["--dist-init-addr", "h:²"], "ValueError: --dist-init-addr must be host:port"),
         (["--dp-size", "3", "--enable-dp-attention"], "tp_size (8) must be divisible by dp_size (3)"),
     ],
 )

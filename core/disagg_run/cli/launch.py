@@ -62,6 +62,7 @@ def _dry_run(environ: Mapping[str, str]) -> bool:
 def _run_rank(plan: LaunchPlan, acting: Acting, given: Mapping[str, Any]) -> int:
     """Become ``disagg-run agent`` for one rank of ``plan``; returns only where there is nothing to do."""
     from disagg_run.running import sockets
+    from disagg_run.running.acting import step_id
     from disagg_run.running.room import writing
     from disagg_run.running.rundir import RunDir, default_path, new_id
 
@@ -75,8 +76,9 @@ def _run_rank(plan: LaunchPlan, acting: Acting, given: Mapping[str, Any]) -> int
             f"{acting.why} says rank {rank}, which is on {address}, but that is no address of this machine",
             remedy="list the nodes in the order of their ranks",
         )
-    run_id = _shared_id() or new_id()
-    shared = Path.cwd() / "runs" / f"{run_id}-{plan.engine}" if _shared_id() else default_path(plan, run_id)
+    step = step_id(os.environ)
+    run_id = step or new_id()
+    shared = Path.cwd() / "runs" / f"{run_id}-{plan.engine}" if step else default_path(plan, run_id)
     run_dir = RunDir(path=(shared if given["run_dir"] is None else Path(given["run_dir"])).absolute())
     run_dir.make()
     # Ranks may share the directory, and none may read what another is just writing.
@@ -98,8 +100,3 @@ def _become(words: list[str]) -> NoReturn:
     os.execv(sys.executable, [sys.executable, "-m", "disagg_run", *words])
 
 
-def _shared_id() -> str:
-    """An id that all ranks of a Slurm step know; "" = none."""
-    job, step = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_STEP_ID", "")
-    restart = os.environ.get("SLURM_RESTART_COUNT", "0")
-    return f"{job}.{step}" + (f".{restart}" if restart != "0" else "") if job and step else ""

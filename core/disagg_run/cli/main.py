@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from disagg_run import __version__
 from disagg_run.cli.asking import GroupedHelp, asking_options
@@ -16,6 +17,7 @@ from disagg_run.cli.output import one_line
 from disagg_run.errors import DisaggError, UsageError
 from disagg_run.input_files import os_reason
 from disagg_run.near_miss import did_you_mean
+from disagg_run.plain_text import listed
 from disagg_run.streams import drop, say
 
 #: Commands: module below ``disagg_run.cli``, its click command, what it does. A module is imported when it is needed.
@@ -88,7 +90,9 @@ class LazyGroup(GroupedHelp, click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.option("--dry-run", is_flag=True, help="print the plan and start nothing")
-@click.option("--smoke", type=click.IntRange(min=1), metavar="N", help="send N short requests once serving, 8 at a time, then end")
+@click.option(
+    "--smoke", type=click.IntRange(min=1), metavar="N", help="send N short requests once serving, 8 at a time, then end"
+)
 @click.option("--run-dir", metavar="DIR", help="directory for logs and results; default: a new one")
 @click.option("--token-file", metavar="FILE", help="secret of the agents' connections, mode 0600; default: a new one")
 @click.option("--rank", type=click.IntRange(min=0), metavar="N", help="run only this rank, here; started on every node")
@@ -173,10 +177,32 @@ def usage_error(error: click.ClickException, words: Sequence[str]) -> UsageError
             remedy = f"{meant} {hint}".lstrip()
         elif meant:
             remedy = meant
+        others = _commands_with(error.option_name, words)
+        if others:
+            remedy = f"it is an option of {listed(others, 3)}"
         return UsageError(f"unknown option {error.option_name!r}", remedy=remedy)
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return UsageError("a command is missing", remedy=remedy)
     message = one_line(error.format_message()).rstrip(".")
     for theirs, ours in _CLICKS_WORDS.items():
         message = message.replace(theirs, ours)
-    return UsageError(message[:1].lower() + message[1:], remedy=remedy)
+    return UsageError(message[:1].lower() + message[1:] + _variable(error), remedy=remedy)
+
+
+def _variable(error: click.ClickException) -> str:
+    """The variable that a bad value came from; "" = it was typed."""
+    if not isinstance(error, click.BadParameter) or error.param is None or error.ctx is None:
+        return ""
+    source = error.ctx.get_parameter_source(error.param.name or "")
+    return f" (environment variable {error.param.envvar})" if source is ParameterSource.ENVIRONMENT else ""
+
+
+def _commands_with(option: str, words: Sequence[str]) -> list[str]:
+    """The commands that have an option which the one that ``words`` call has not."""
+    found = []
+    for name in ("", *COMMANDS):
+        context = click.Context(root)
+        command = root.get_command(context, name) if name else root
+        if name != words[0] and any(option in param.opts for param in (command.params if command else ())):
+            found.append(f"disagg-run {name or 'without a command'}")
+    return found

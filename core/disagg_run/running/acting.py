@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import attrs
@@ -60,10 +61,31 @@ def _found(spec: LaunchSpec, ranks: int, environ: Mapping[str, str], asked: int 
 
 def _step_fits(environ: Mapping[str, str], ranks: int) -> bool:
     """Whether the step is this launch; one shell on one of the nodes (`srun --pty`) is not."""
-    return all(environ.get(f"SLURM_STEP_NUM_{what}") == str(ranks) for what in ("TASKS", "NODES"))
+    return all(_counted(environ, what) == ranks for what in ("TASKS", "NODES"))
 
 
-def _number(text: str, name: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise SpecError(f"environment variable {name}: {text!r} is no rank, which is a whole number from 0")
+def _counted(environ: Mapping[str, str], what: str) -> int | None:
+    name = f"SLURM_STEP_NUM_{what}"
+    text = environ.get(name, "")
+    return _number(text, name, f"number of {what.lower()}") if text else None
+
+
+def _number(text: str, name: str, what: str = "rank") -> int:
+    if not re.fullmatch("[0-9]{1,12}", text):
+        raise SpecError(
+            f"environment variable {name}: {text[:40]!r} is no {what}, which is a whole number from 0",
+            remedy="Slurm sets it: leave it as it is" if name.startswith("SLURM_") else "",
+        )
     return int(text)
+
+
+def step_id(environ: Mapping[str, str]) -> str:
+    """An id that all ranks of a Slurm step know, and no other step has; "" = this is none.
+
+    Raises SpecError for what Slurm would not have set: the id is part of the run directory's name.
+    """
+    if not (environ.get("SLURM_JOB_ID") and environ.get("SLURM_STEP_ID")):
+        return ""
+    job, step = (_number(environ[name], name, "id") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    restart = _number(environ.get("SLURM_RESTART_COUNT") or "0", "SLURM_RESTART_COUNT", "count")
+    return f"{job}.{step}.{restart}" if restart else f"{job}.{step}"

@@ -79,7 +79,7 @@ def parse_options(words: Sequence[str], *, prog: str, about: str) -> Options:
 def _signal_number(text: str) -> int:
     name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"
     try:
-        return int(signal.Signals[name]) if not text.isdigit() else int(signal.Signals(int(text)))
+        return int(signal.Signals(int(text))) if text.isdecimal() else int(signal.Signals[name])
     except (KeyError, ValueError):
         raise argparse.ArgumentTypeError(f"unknown signal {text!r}") from None
 

@@ -115,7 +115,7 @@ def _size(args: argparse.Namespace, *names: str) -> int:
 
 def _host_port(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdecimal():
         raise Died(f"ValueError: --dist-init-addr must be host:port, got {text!r}")
     return host.strip("[]"), int(port)
 
