@@ -74,9 +74,7 @@ PARITY = (
         why=_WHY,
         versions=">=0.23",
     ),
-    SharedValue(
-        name="transfer-mode", env=VARIABLES["read_mode"], meaning=meaning.reads, why=_WHY, versions="<0.23"
-    ),
+    SharedValue(name="transfer-mode", env=VARIABLES["read_mode"], meaning=meaning.reads, why=_WHY, versions="<0.23"),
     SharedValue(
         name="transfer-backend",
         flag="--kv-transfer-config",

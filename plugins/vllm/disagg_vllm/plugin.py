@@ -18,9 +18,7 @@ from disagg_vllm.devices import device
 PARITY = (
     SharedValue(name="block-size", flag="--block-size", why="KV moves block by block"),
     SharedValue(name="kv-cache-dtype", flag="--kv-cache-dtype", why="KV is moved as it lies in memory"),
-    SharedValue(
-        name="dtype", flag="--dtype", meaning=meaning.number_format, why="KV is moved as it lies in memory"
-    ),
+    SharedValue(name="dtype", flag="--dtype", meaning=meaning.number_format, why="KV is moved as it lies in memory"),
     SharedValue(
         name="attention-backend",
         flag="--attention-backend",
