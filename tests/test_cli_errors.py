@@ -45,6 +45,29 @@ def test_an_unknown_flag_in_extra_args_is_answered_with_the_nearest() -> None:
     assert "--max-num-seqs" in line
 
 
+def test_a_flag_by_hand_that_the_engine_lacks_and_the_launch_has_as_an_option_is_answered_with_it() -> None:
+    asked = ("plan", "--engine", "sglang-disagg", "--model", "DeepSeek-R1-0528", "--args=-tp 4")
+    assert refused(*asked, code=5).endswith(
+        "no flag '-tp' (command line --args): the launch's own option for it is --tp"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "how"),
+    [("--args=--server-port 9000", "--set prefill_port=PORT"), ("--router-args=--port 9000", "--router-port PORT")],
+)
+def test_a_port_by_hand_is_answered_with_how_it_is_set(given: str, how: str) -> None:
+    line = refused(*ASKED, given, code=5)
+    assert line.endswith(f": leave it out and set the port by {how}, which tells everybody")
+
+
+def test_nodes_elsewhere_are_no_nodes_of_a_simulation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ASKED[1:], "--nodes", "192.0.2.7,192.0.2.8", "--simulate"]) == 10
+    line = capsys.readouterr().err
+    assert "not this machine: 192.0.2.7, 192.0.2.8: leave the nodes out" in line
+    assert "ip address add 192.0.2.7 dev lo" in line
+
+
 def test_a_value_outside_a_flags_choices_is_refused_with_the_choices() -> None:
     line = refused(*ASKED, "--prefill-args=--kv_cache_dtype fp3", code=5)
     assert "--kv_cache_dtype (command line --prefill-args) does not take 'fp3'" in line
@@ -87,6 +110,12 @@ def test_options_before_a_command_are_refused_with_the_right_order() -> None:
     [
         (["plan", "--engin", "x"], 2, "unknown option '--engin': did you mean '--engine'?"),
         (["plan", "--zzz"], 2, "unknown option '--zzz': see disagg-run plan --help"),
+        (
+            ["plan", "--smoke", "3"],
+            2,
+            "unknown option '--smoke': it is an option of disagg-run without a command, disagg-run agent",
+        ),
+        (["--format", "yaml"], 2, "unknown option '--format': it is an option of disagg-run plan, disagg-run explain,"),
         (["plan", "--engine"], 2, "option '--engine' requires an argument: see disagg-run plan --help"),
         (
             ["explain", "--cudagraph-sizes"],

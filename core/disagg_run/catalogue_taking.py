@@ -58,7 +58,10 @@ def take_catalogue(
     if found.get("problem") == "ended":
         raise RunError(f"{shown!r} ended and asked no argparse parser{_because(found['detail'] or why)}")
     if "flags" not in found:
-        raise RunError(f"{shown!r} did not get to its argument parser{_because(why)}")
+        raise RunError(
+            f"{shown!r} did not get to its argument parser{_because(why)}",
+            remedy=f"{python!r} must be the Python interpreter that has it, and it must start there",
+        )
     version = version or found["version"].partition("+")[0]
     if not version:
         raise SpecError(f"no installed distribution says the version of {shown!r}", remedy="give it with --as VERSION")

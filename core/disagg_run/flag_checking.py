@@ -13,6 +13,7 @@ from disagg_run.errors import FlagError
 from disagg_run.flag_meaning import read_size
 from disagg_run.flag_merging import MergedFlag, broken_json, too_deep
 from disagg_run.near_miss import nearest
+from disagg_run.sources import Layer
 
 #: A number with a decimal (k, M, g …) or binary (K, Ki, Mi …) suffix: what parsers whose own are not known may take.
 _SIZE = re.compile(r"\s*\d+(\.\d+)?([kKmMgGtT]i?)\s*\Z")
@@ -78,8 +79,11 @@ def _unknown(flag: MergedFlag, catalogue: Catalogue, exact: bool, version: str, 
     longer = catalogue.longer(flag.name)
     known = catalogue.nearest(flag.name)
     if exact:
+        option = _option(flag)
         if successor:
             remedy = _instead(successor)
+        elif option:
+            remedy = f"the launch's own option for it is {option}"
         elif longer:
             remedy = f"it may be short for {' or '.join(longer[:4])}: write the whole name"
         else:
@@ -90,6 +94,16 @@ def _unknown(flag: MergedFlag, catalogue: Catalogue, exact: bool, version: str, 
         f"the flag {flag.name!r} ({flag.source}) is not known: the plan is for version {version or 'unknown'}, "
         f"the flags that are known are those of {catalogue}{near}"
     )
+
+
+def _option(flag: MergedFlag) -> str:
+    """The option of the launch that is called as a flag that somebody gave by hand; "" = none."""
+    if flag.source.layer < Layer.CONTRACT:
+        return ""
+    from disagg_run.spec.options import OPTIONS
+
+    called = f"--{flag.name.lstrip('-')}"
+    return next((option.flag for option in OPTIONS if called in (option.flag, *option.aliases)), "")
 
 
 def _deprecated(flag: MergedFlag, spec: FlagSpec, catalogue: Catalogue) -> str:

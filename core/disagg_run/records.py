@@ -156,6 +156,8 @@ class Listener:
     flag_key: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
     #: Variable that tells the program this port, held in the same way; "" = none does.
     variable: str = ""
+    #: By what a user fixes the port: a setting's name, or an option of the launch by its dotted path; "" = nothing.
+    option: str = ""
     #: Who chose the port; None = the plugin that returns it.
     source: Source | None = None
 

@@ -40,6 +40,7 @@ def settable(
         name=name,
         default_port=default if port is None else port,
         pinned=port is not None,
+        option=setting,
         source=ctx.set_by(setting, role=role),
         **more,
     )
@@ -52,6 +53,7 @@ def router_http(ctx: ProcessContext, default: int, **more: Any) -> Listener:
         name="http",
         default_port=default if port is None else port,
         pinned=port is not None,
+        option="router.port",
         source=router_port_source(ctx),
         **more,
     )

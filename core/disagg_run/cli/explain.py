@@ -43,8 +43,8 @@ def command(queries: tuple[str, ...], process: str | None, form: str, **given: A
             wrong.append(error)  # the other questions have answers all the same
     if found or not wrong:
         emit(render_explanations(found) if form == "text" else _document(found))
-    for error in wrong[:-1]:
-        say(f"disagg-run: error: {one_line(str(error))}")
+    for each in wrong[:-1]:
+        say(f"disagg-run: error: {one_line(str(each))}")
     if wrong:
         raise wrong[-1]
 

@@ -90,9 +90,7 @@ class LazyGroup(GroupedHelp, click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.option("--dry-run", is_flag=True, help="print the plan and start nothing")
-@click.option(
-    "--smoke", type=click.IntRange(min=1), metavar="N", help="send N short requests once serving, 8 at a time, then end"
-)
+@click.option("--smoke", type=click.IntRange(min=1), metavar="N", help="send N short requests, 8 at a time, then end")
 @click.option("--run-dir", metavar="DIR", help="directory for logs and results; default: a new one")
 @click.option("--token-file", metavar="FILE", help="secret of the agents' connections, mode 0600; default: a new one")
 @click.option("--rank", type=click.IntRange(min=0), metavar="N", help="run only this rank, here; started on every node")

@@ -16,6 +16,7 @@ from disagg_run.planning.environment import MergedEnv
 from disagg_run.planning.values import flag_value
 from disagg_run.records import Listener
 from disagg_run.sources import Source
+from disagg_run.spec.options import by_dotted
 
 _HEAD = re.compile(r"\{http:([a-z0-9-]+)\}")
 
@@ -91,8 +92,17 @@ def check_told_ports(
                 raise PortError(
                     f"{what} of {process} says {told!r} ({source}) but the plan gives it port {port} as"
                     f" {listener.name!r}",
-                    remedy="leave it out and set the port by its option or setting, which tells everybody",
+                    remedy=f"leave it out{_settable(listener)}",
                 )
+
+
+def _settable(listener: Listener) -> str:
+    """How the port is set instead, which tells everybody who needs to know it; "" where nothing sets it."""
+    if not listener.option:
+        return ""
+    option = by_dotted().get(listener.option)
+    by = f"--set {listener.option}=PORT" if option is None else f"{option.flag} PORT"
+    return f" and set the port by {by}, which tells everybody"
 
 
 def _told(

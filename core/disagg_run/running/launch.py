@@ -40,9 +40,16 @@ def run(plan: LaunchPlan, options: LaunchOptions | None = None) -> int:
     check_runnable(plan)
     away = sorted({rank.node.address for rank in plan.ranks if not sockets.is_local(rank.node.address)})
     if away:
+        # A simulation is for this machine, so that its nodes are hardly meant to be others.
+        lent = f"lend it these for a while (ip address add {away[0]} dev lo, …)"
+        remedy = (
+            f"leave the nodes out, and a simulation has addresses of this machine, or {lent}"
+            if plan.simulated
+            else "start 'disagg-run agent --plan FILE --rank N --star HOST:PORT --token-file FILE' on each node"
+        )
         raise RunError(
             f"the plan has nodes that are not this machine: {', '.join(away[:4])}{' …' if len(away) > 4 else ''}",
-            remedy="start 'disagg-run agent --plan FILE --rank N --star HOST:PORT --token-file FILE' on each node",
+            remedy=remedy,
         )
     if plan.simulated:
         from disagg_run.running.preflight import check_modules

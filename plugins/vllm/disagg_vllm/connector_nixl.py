@@ -122,6 +122,7 @@ def side_channel(ctx: ProcessContext) -> Iterator[Listener]:
         pinned=port is not None,
         worker_wide=ctx.process.node_count > 1,
         variable="VLLM_NIXL_SIDE_CHANNEL_PORT",
+        option="side_channel_port",
         source=rdma.chosen(ctx, "side_channel_port", NAME),
     )
 
