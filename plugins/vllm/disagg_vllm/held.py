@@ -141,19 +141,18 @@ def _layout(
     Of a worker: its ``role``, its number of ``nodes`` and of ``dp`` ranks, whether one rank ``spans`` nodes, or whole
     ranks are spread over them. Of the process: its number of ``gpus``, and whether it is the ``head``.
     """
-    here = ("--master-addr", "--data-parallel-address")
-    master, meeting = (attrs.evolve(_here(name), agreeing=("localhost",)) for name in here)
     flags: list[Flag] = []
     if gpus:
         listed = ",".join(map(str, range(gpus)))
         flags.append(implied_flag("--device-ids", listed, option=FIXED, why="the plan chooses the GPUs"))
     if not spans:
         flags += [implied_flag("--nnodes", 1, option=f"{role}.tp"), implied_flag("--node-rank", 0, option="nodes")]
-        flags.append(master)
+        flags.append(_here("--master-addr", "each rank is on one node"))
     if nodes == 1 or dp == 1:
-        flags.append(meeting)
+        why = "the worker is on one node" if nodes == 1 else "the worker has one data-parallel rank"
+        flags.append(_here("--data-parallel-address", why))
     if not spreads:
-        flags.append(implied_flag("--data-parallel-size-local", max(dp // nodes, 1), option=f"{role}.dp"))
+        flags.append(implied_flag("--data-parallel-size-local", max(dp // nodes, 1), option="nodes"))
     if not hybrid:
         flags.append(implied_flag("--data-parallel-hybrid-lb", option=f"settings.{parallel.HYBRID}"))
     if not spreads or (head and not hybrid):
@@ -162,9 +161,9 @@ def _layout(
     return tuple(flags)
 
 
-def _here(name: str) -> Flag:
-    """An address at which only the processes of one node meet."""
-    return implied_flag(name, "127.0.0.1", option=FIXED, why="the ranks are on one node")
+def _here(name: str, why: str) -> Flag:
+    """An address at which no process of another node is met."""
+    return attrs.evolve(implied_flag(name, "127.0.0.1", option=FIXED, why=why), agreeing=("localhost",))
 
 
 def variables(ctx: ProcessContext) -> tuple[EnvSetting, ...]:

@@ -92,7 +92,7 @@ def _nodes(ctx: ProcessContext) -> Iterator[Flag]:
         yield flag("--data-parallel-rpc-port", head.ports["dp_rpc"], option=FIXED)
     if parallel.spreads_ranks(ctx):
         ranks = parallel.local_ranks(ctx)
-        yield flag("--data-parallel-size-local", len(ranks), option=f"{process.role}.dp")
+        yield flag("--data-parallel-size-local", len(ranks), option="nodes")
         hybrid = bool(ctx.setting(parallel.HYBRID))
         if hybrid:
             option = f"settings.{parallel.HYBRID}"
