@@ -81,7 +81,7 @@ def test_explicit_values_beat_the_table_and_show_what_they_replaced() -> None:
     assert value(launch.process("decode-0"), "--max-model-len") == "9000"
     assert launch.sources is not None
     (new, _), (old, text) = launch.sources.values["/ranks/1/groups/0/processes/0/argv/--max-model-len"]
-    assert (new.layer, old.layer, text) == (Layer.COMMAND_LINE, Layer.MODEL, "32768")
+    assert (new.layer, old.layer, text) == (Layer.PROGRAM, Layer.MODEL, "32768")
 
 
 # --- faults of the public launchers -----------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def test_the_router_s_metrics_port_can_be_fixed() -> None:
     launch = planned(settings={"prometheus_port": 29555})
     assert value(launch.process("router"), "--prometheus-port") == "29555"
     assert launch.process("router").ports["prometheus"] == 29555
-    assert source(launch, "router", "argv/--prometheus-port").startswith("command line")
+    assert source(launch, "router", "argv/--prometheus-port").startswith("Python")
 
 
 def test_the_model_id_is_the_served_name_or_the_model_as_typed() -> None:

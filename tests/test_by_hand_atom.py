@@ -191,7 +191,7 @@ def test_both_roles_carry_kv_by_one_protocol() -> None:
 )
 def test_a_variable_against_the_plan_is_refused(name: str, text: str, said: str) -> None:
     message = refused(env={name: text})
-    assert message.startswith(f"{name} of prefill-0 is '{text}' (command line LaunchSpec), but the plan is ")
+    assert message.startswith(f"{name} of prefill-0 is '{text}' (Python LaunchSpec), but the plan is ")
     assert re.search(said, message), message
     assert message.replace(f"'{text}'", "a secret").split(" (")[0] == refused(secrets=[name]).split(" (")[0]
     assert planned(router=RouterSpec(env={name: text})).process("router").env[name] == text
@@ -211,7 +211,7 @@ def test_where_dp_ranks_meet_is_a_setting_and_the_variable_may_say_the_same() ->
     launch = planned(settings={"dp_master_port": 29511}, **DPA)
     assert launch.process("prefill-0").env[name] == "29511"
     assert launch.process("prefill-0").ports["dp_master"] == 29511
-    assert source(launch, "prefill-0", f"env/{name}") == "command line LaunchSpec"
+    assert source(launch, "prefill-0", f"env/{name}") == "Python LaunchSpec"
 
 
 def test_a_rendezvous_port_is_a_setting_so_that_the_port_table_knows_it() -> None:
@@ -227,7 +227,7 @@ def test_a_rendezvous_port_is_a_setting_so_that_the_port_table_knows_it() -> Non
 def test_an_address_that_other_nodes_cannot_reach_is_refused() -> None:
     for text in ("127.0.0.1", "::1", "localhost", "0.0.0.0"):
         said = refused(decode=RoleSpec(env={"ATOM_HOST_IP": text}))
-        assert f"ATOM_HOST_IP of decode-0 is '{text}' (command line LaunchSpec), where no other node reaches" in said
+        assert f"ATOM_HOST_IP of decode-0 is '{text}' (Python LaunchSpec), where no other node reaches" in said
     assert planned(decode=RoleSpec(env={"ATOM_HOST_IP": "192.168.9.2"})).process("decode-0")
     alone = {"nodes": 1, "prefill": RoleSpec(tp=4), "decode": RoleSpec(tp=4), "env": {"ATOM_HOST_IP": "127.0.0.1"}}
     assert planned(**alone).process("decode-0").env["ATOM_HOST_IP"] == "127.0.0.1"

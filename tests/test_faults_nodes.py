@@ -61,7 +61,7 @@ def test_B25_a_list_that_mixes_route_groups_is_refused_with_one_that_does_not() 
         sglang_plans.planned(facts=facts, ib_devices=["mlx5_0", "mlx5_1", "mlx5_2"])
     assert str(caught.value).endswith(
         "RDMA devices 'mlx5_0' (network 'west') and 'mlx5_1' (network 'east') of rank 0 (10.0.0.1) do not reach each"
-        " other (command line LaunchSpec): name mlx5_0,mlx5_2, or go on all the same with --waive ib-devices"
+        " other (Python LaunchSpec): name mlx5_0,mlx5_2, or go on all the same with --waive ib-devices"
     )
     waived = sglang_plans.planned(facts=facts, ib_devices=["mlx5_0", "mlx5_1"], waive=["ib-devices"])
     assert value(waived.process("decode-0"), "--disaggregation-ib-device") == "mlx5_0,mlx5_1"
@@ -271,7 +271,7 @@ def test_B94_one_variable_chooses_gpus_and_no_other_reaches_the_server(planned: 
             decode=RoleSpec(tp=4, env={"ROCR_VISIBLE_DEVICES": "4,5"}), **{k: roles[k] for k in roles if k != "decode"}
         )
     assert str(caught.value) == (
-        "decode-0 is given ROCR_VISIBLE_DEVICES=4,5 (command line LaunchSpec) and HIP_VISIBLE_DEVICES=4,5,6,7"
+        "decode-0 is given ROCR_VISIBLE_DEVICES=4,5 (Python LaunchSpec) and HIP_VISIBLE_DEVICES=4,5,6,7"
         f" (engine default (plugin {planned().engine})), of which the second counts in what the first has left: set one"
         " of them, or let both through with --waive gpu-visibility"
     )

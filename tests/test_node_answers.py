@@ -71,7 +71,7 @@ def test_devices_are_those_that_were_named_else_all_that_may_be_up() -> None:
     assert names == ("a", "c")
     assert str(source) == "connector (plugin toy-link): the devices that are up on this node"
     named, by = rdma.devices(context(NodeFacts(nics=nics), ib_devices=["b"]), OWN)
-    assert (named, by.layer) == (("b",), Layer.COMMAND_LINE)
+    assert (named, by.layer) == (("b",), Layer.PROGRAM)
     assert rdma.devices(context(), OWN)[0] == ()
 
 

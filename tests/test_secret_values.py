@@ -39,7 +39,7 @@ def test_a_secret_that_is_given_a_value_too_is_refused(engine: str) -> None:
         {"processes": {"decode-0": ProcessSpec(env={"SITE_LOGIN": SECRET})}},
     ):
         said = message(engine, secrets=["SITE_LOGIN"], waive=["plain-secrets"], **fields)
-        assert " is given a value (command line LaunchSpec), but it is a secret (command line LaunchSpec)" in said
+        assert " is given a value (Python LaunchSpec), but it is a secret (Python LaunchSpec)" in said
         assert said.endswith("leave one of them out: a secret is what the environment of each node's agent holds")
 
 
@@ -47,7 +47,7 @@ def test_a_secret_that_is_given_a_value_too_is_refused(engine: str) -> None:
 def test_a_value_that_looks_like_a_secret_is_refused_with_the_way_to_pass_it(engine: str) -> None:
     said = message(engine, env={"HF_TOKEN": SECRET})
     assert said == (
-        "the value of HF_TOKEN of prefill-0 (command line LaunchSpec) looks like a secret, and would stand in the plan:"
+        "the value of HF_TOKEN of prefill-0 (Python LaunchSpec) looks like a secret, and would stand in the plan:"
         " set it where the agents run and pass it on by --secret HF_TOKEN, or let it through with --waive plain-secrets"
     )
     launch = PLANNED[engine](secrets=["HF_TOKEN"])

@@ -64,7 +64,7 @@ def test_each_value_names_its_source() -> None:
     assert "highest of bench.concurrency" in source(launch, "decode-0", "argv/--max-running-requests")
     assert "prompt 8192 + completion 1024 + 1" in source(launch, "prefill-0", "argv/--context-length")
     assert source(launch, "decode-0", "argv/--disaggregation-transfer-backend") == "connector (plugin sglang-mori)"
-    assert source(launch, "decode-0", "argv/--disaggregation-ib-device") == "command line LaunchSpec"
+    assert source(launch, "decode-0", "argv/--disaggregation-ib-device") == "Python LaunchSpec"
     table = (ROOT / "plugins/sglang/disagg_sglang/models.yaml").read_text().splitlines()
     for key, text in {
         "env/GPU_MAX_HW_QUEUES": "GPU_MAX_HW_QUEUES",

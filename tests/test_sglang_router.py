@@ -85,7 +85,7 @@ def test_R33_the_router_is_not_told_to_choose_among_dp_ranks() -> None:
     with pytest.raises(SpecError, match=r"--dp-aware \(environment contract ROUTER_POLICY_FLAGS\) makes .* no request"):
         contract(ROUTER_POLICY_FLAGS="--policy cache_aware --dp-aware")
     by_hand = RouterSpec(args=[ArgText(words=("--dp-aware",))])
-    with pytest.raises(SpecError, match=r"--dp-aware \(command line\) makes sglang-router 0\.3\.2"):
+    with pytest.raises(SpecError, match=r"--dp-aware \(Python\) makes sglang-router 0\.3\.2"):
         planned(router=by_hand)
     other = planned(router=attrs.evolve(by_hand, version="0.3.9"))
     assert "--dp-aware" in other.process("router").argv

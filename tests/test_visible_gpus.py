@@ -110,7 +110,7 @@ def test_a_server_alone_on_its_node_may_have_other_gpus_than_the_first_and_the_p
 def test_a_list_that_does_not_fit_the_process_is_refused(engine: str, name: str, text: str, said: str) -> None:
     with pytest.raises(SpecError) as caught:
         apart(engine, env={name: text})
-    assert str(caught.value).startswith(f"prefill-0 is given {name}={text!r} (command line LaunchSpec), ")
+    assert str(caught.value).startswith(f"prefill-0 is given {name}={text!r} (Python LaunchSpec), ")
     assert said in str(caught.value)
     assert "or let it through with --waive gpu-visibility" in str(caught.value)
     waived = apart(engine, env={name: text}, waive=["gpu-visibility"])
@@ -122,8 +122,8 @@ def test_two_servers_of_a_node_do_not_see_the_same_gpu(engine: str) -> None:
     with pytest.raises(SpecError) as caught:
         shared(engine, env={HIP: "0,1,2,3"})
     assert str(caught.value) == (
-        "two servers of rank 0 (10.0.0.1) see GPU 0, 1, 2, 3: prefill-0 with HIP_VISIBLE_DEVICES='0,1,2,3' (command"
-        " line LaunchSpec) and decode-0 with HIP_VISIBLE_DEVICES='0,1,2,3' (command line LaunchSpec): give each GPUs of"
+        "two servers of rank 0 (10.0.0.1) see GPU 0, 1, 2, 3: prefill-0 with HIP_VISIBLE_DEVICES='0,1,2,3' (Python"
+        " LaunchSpec) and decode-0 with HIP_VISIBLE_DEVICES='0,1,2,3' (Python LaunchSpec): give each GPUs of"
         " its own, or leave the variable out: the plan chooses them, or let it through with --waive gpu-visibility"
     )
     with pytest.raises(SpecError, match=r"see GPU 4: prefill-0 with .*'1,2,3,4' .* and decode-0 with .*'4,5,6,7'"):

@@ -87,7 +87,7 @@ def test_explicit_values_beat_the_table_and_show_what_they_replaced() -> None:
     assert "--no-enable-prefix-caching" not in decode.argv
     assert launch.sources is not None
     (new, _), (old, text) = launch.sources.values["/ranks/1/groups/0/processes/0/argv/--block-size"]
-    assert (new.layer, old.layer, text) == (Layer.COMMAND_LINE, Layer.MODEL, "1")
+    assert (new.layer, old.layer, text) == (Layer.PROGRAM, Layer.MODEL, "1")
 
 
 def test_a_role_has_what_its_own_part_of_the_row_says() -> None:

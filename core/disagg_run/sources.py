@@ -21,6 +21,8 @@ class Layer(enum.IntEnum):
     RUN_FILE = 7
     VARIABLE = 8
     COMMAND_LINE = 9
+    #: A program that builds a ``LaunchSpec`` itself.
+    PROGRAM = 10
 
     @property
     def label(self) -> str:
@@ -39,6 +41,7 @@ _LABELS = {
     Layer.RUN_FILE: "run file",
     Layer.VARIABLE: "DISAGG_RUN_ variable",
     Layer.COMMAND_LINE: "command line",
+    Layer.PROGRAM: "Python",
 }
 
 

@@ -298,3 +298,28 @@ def test_no_plan_uses_a_port_a_gpu_or_a_name_twice_or_waits_in_a_circle(asked: L
         assert free, f"circle among {sorted(state)}"
         for name in free:
             del state[name]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"prefill": RoleSpec(tp="8")}, "prefill.tp of LaunchSpec is '8', but int or None is expected"),  # type: ignore[arg-type]
+        ({"decode": RoleSpec(workers=True)}, "decode.workers of LaunchSpec is True, but int is expected"),
+        ({"nodes": ["n0", "n1"]}, "nodes[0] of LaunchSpec is 'n0', but Node is expected: write Node(address=…)"),
+        ({"prefill": 2}, "prefill of LaunchSpec is 2, but RoleSpec is expected"),
+        ({"env": {"A": 1}}, "env.A of LaunchSpec is 1, but str is expected"),
+        ({"router": RouterSpec(mode="own")}, "router.mode of LaunchSpec is 'own', but 'plan' or 'external' is"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_by_its_field(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        plan(spec(**fields), host=HOST)
+    assert str(caught.value).startswith(message)
+
+
+def test_values_of_a_program_are_told_as_such() -> None:
+    made = plan(spec(args=(ArgText(words=("--seed", "1")),), env={"A": "1"}), host=HOST)
+    assert made.sources is not None
+    sources = {pointer: str(chain[0][0]) for pointer, chain in made.sources.values.items()}
+    assert sources["/ranks/0/groups/0/processes/0/env/A"] == "Python LaunchSpec"
+    assert sources["/ranks/0/groups/0/processes/0/argv/--seed"] == "Python"

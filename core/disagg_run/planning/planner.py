@@ -28,6 +28,7 @@ from disagg_run.planning.waivers import Waived, check_names, explain, idle_warni
 from disagg_run.ports import Allocation, PortRequest, allocate
 from disagg_run.records import Listener
 from disagg_run.spec.model import ROLES, LaunchSpec
+from disagg_run.spec.typed import check_types
 from disagg_run.topology import place, worker_name
 
 #: Whose flags a catalogue holds.
@@ -50,6 +51,7 @@ def plan(
     Raises DisaggError subclasses: SpecError, TopologyError, PortError, FlagError, ParityError, PluginError,
     ConflictError, PatchError.
     """
+    check_types(spec)
     host = build_host() if host is None else host
 
     def planned(spec: LaunchSpec) -> LaunchPlan:

@@ -39,7 +39,7 @@ def check_targets(spec: LaunchSpec, names: Iterable[str]) -> None:
         for target in sorted(spec.simulation):
             typed = spec.source(f"simulation.{target}")
             # A run file may keep its stand-ins' options for the next simulation.
-            if typed.layer is Layer.COMMAND_LINE:
+            if typed.layer >= Layer.COMMAND_LINE:
                 raise SpecError(f"{typed} is for stand-ins, but this is no simulation", remedy="add --simulate")
     asked = [(target, f"processes.{target}") for target in spec.processes if target not in names]
     targets = {*names, *ROLES, "all"}

@@ -46,7 +46,7 @@ class ArgText:
     #: Words after shell splitting, in order: ``("--seed", "7")``.
     words: tuple[str, ...] = attrs.field(converter=as_tuple)
     #: Where they were typed.
-    source: Source = attrs.field(factory=lambda: Source(layer=Layer.COMMAND_LINE))
+    source: Source = attrs.field(factory=lambda: Source(layer=Layer.PROGRAM))
 
 
 @attrs.frozen(kw_only=True)
@@ -131,7 +131,7 @@ class BenchSpec:
 class LaunchSpec:
     """All that is asked of a launch; the planner's input beside node facts and plugins.
 
-    A program may build it directly; then every value counts as from the command line. ``sources`` maps a field's
+    A program may build it directly; its values then win over all others. ``sources`` maps a field's
     dotted path (``prefill.tp``, ``settings.block_size``, ``prefill.env.NAME``, ``processes.decode-0.env.NAME``) to who
     set it; fields that are absent there and differ from the default count as set by the program.
     """
@@ -202,7 +202,7 @@ class LaunchSpec:
         found = self.sources.get(path)
         if found is not None:
             return found
-        return CORE_DEFAULT if self._is_default(path) else Source(layer=Layer.COMMAND_LINE, where="LaunchSpec")
+        return CORE_DEFAULT if self._is_default(path) else Source(layer=Layer.PROGRAM, where="LaunchSpec")
 
     def _is_default(self, path: str) -> bool:
         value: Any = self
