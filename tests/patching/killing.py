@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 #: What changes the disk, as the applier calls it.
-STEPS = ("open", "write", "pwrite", "ftruncate", "fsync", "fchmod", "utime", "replace", "unlink", "close")
+STEPS = ("open", "link", "write", "pwrite", "ftruncate", "fsync", "fchmod", "utime", "replace", "unlink", "close")
 
 
 def die_at(step: int, last: Callable[[], None] = lambda: None) -> None:

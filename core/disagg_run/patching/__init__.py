@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from disagg_run.patching.applying import apply_patches, check_patches, find_site, ledgers, revert_patches
+from disagg_run.patching.applying import apply_patches, check_patches, find_site, ledgers
 from disagg_run.patching.fitting import is_needed, planned_as
 from disagg_run.patching.ledger import Ledger, engine_ledgers, patched_roots
 from disagg_run.patching.previewing import Preview, preview
 from disagg_run.patching.reading import read_patches
+from disagg_run.patching.reverting import revert_patches
 from disagg_run.patching.selection import Selected, named_patches, select_patches
 from disagg_run.patching.states import FileChange, PatchesRefused, PatchState
 

@@ -1,8 +1,9 @@
 """The last part of a change, from the first rename on, which must not stop halfway.
 
 It is done by a process of its own that waits until all is written: a kill of ours leaves it to that process, a kill of
-that process leaves it to us, and the renames take milliseconds. Only where both are killed at once, as by a power cut,
-does the change stay for whoever comes next to finish.
+that process leaves it to us, and the renames take milliseconds. One that does not go on, since it was stopped, is
+killed after a time, which leaves it to us too. Only where both are killed at once, as by a power cut, does the change
+stay for whoever comes next to finish.
 
     python -m disagg_run.patching.carrying IN OUT ROOT...     # then "go" on file descriptor IN; it answers on OUT
 """
@@ -12,52 +13,65 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from disagg_run.errors import PatchError
-from disagg_run.patching.replacing import discard, go
+from disagg_run.patching.locking import StillHeld
+from disagg_run.patching.replacing import go
+from disagg_run.patching.taking_back import discard
 
 #: What is started; import roots follow.
 COMMAND = (sys.executable, "-m", "disagg_run.patching.carrying")
+#: Seconds that it has to start, to make the change, and to end. Starting reads a Python from a slow shared file system;
+#: all of them together are less than others wait for our lock (``locking.LOCK_TIMEOUT_S``).
+START_S, CHANGE_S, END_S = 30.0, 60.0, 10.0
 _READY, _GO, _DONE = b"ready\n", b"go\n", b"done\n"
 
 
 def carry(roots: Sequence[Path], locks: Sequence[int]) -> None:
-    """Replace what is staged in ``roots``, to the end whichever single process is killed meanwhile.
+    """Replace what is staged in ``roots``, to the end whichever single process is killed or stopped meanwhile.
 
     ``locks``: file descriptors that hold the locks of the roots; whoever does the last rename holds them until then.
-    Raises PatchError as ``replacing.go``.
+    Raises PatchError as ``replacing.go``, and where a second process neither goes on nor can be ended.
     """
+    if not COMMAND[0]:
+        go(roots)  # an embedded Python does not know its program: then it is done without a second process
+        return
     try:
-        with _carrier(roots, locks) as (word, answers):
-            if answers.readline() == _READY:
+        with _carrier(roots, locks) as (carrier, word, answers):
+            if _line(answers, START_S) == _READY:
                 with contextlib.suppress(BrokenPipeError):
                     os.write(word, _GO)
-                said = answers.readline()
+                said = _line(answers, CHANGE_S)
                 if said == _DONE:
                     return
                 if said.endswith(b"\n"):
                     message, remedy = json.loads(said)
                     raise PatchError(message, remedy=remedy)
+            carrier.kill()  # killed already, or stopped
     except OSError:
         pass  # no process or no file descriptor to be had: then it is done without a second one
-    # It could not be started, or was killed, and has ended.
+    # It could not be started, or has ended before it came to the end.
     go(roots)
 
 
 @contextlib.contextmanager
-def _carrier(roots: Sequence[Path], locks: Sequence[int]) -> Iterator[tuple[int, BinaryIO]]:
-    """Where to write the word, and what it answers: pipes of their own, since start-up code may print anything."""
+def _carrier(roots: Sequence[Path], locks: Sequence[int]) -> Iterator[tuple[subprocess.Popen[bytes], int, int]]:
+    """The process, where to write the word, and where it answers; it has ended afterwards.
+
+    The pipes are its own, since start-up code may print anything.
+    """
     with contextlib.ExitStack() as stack:
         theirs_in, word = os.pipe()
         stack.callback(os.close, word)
         answers, theirs_out = os.pipe()
-        reading = stack.enter_context(os.fdopen(answers, "rb"))
+        stack.callback(os.close, answers)
         try:
             # In a session of its own: what ends our whole process group, as Ctrl-C does, does not end it.
             carrier = subprocess.Popen(
@@ -74,10 +88,37 @@ def _carrier(roots: Sequence[Path], locks: Sequence[int]) -> Iterator[tuple[int,
             os.close(theirs_in)
             os.close(theirs_out)
         try:
-            yield word, reading
+            yield carrier, word, answers
         finally:
             stack.close()
-            carrier.wait()
+            _wait(carrier, roots[0])
+
+
+def _line(answers: int, timeout_s: float) -> bytes:
+    """What it says next; less than a line where it says no more, or not in that time."""
+    deadline = time.monotonic() + timeout_s
+    said = b""
+    while not said.endswith(b"\n"):
+        ready, _, _ = select.select([answers], [], [], max(deadline - time.monotonic(), 0))
+        part = os.read(answers, 4096) if ready else b""
+        if not part:
+            break
+        said += part
+    return said
+
+
+def _wait(carrier: subprocess.Popen[bytes], root: Path) -> None:
+    """Wait for its end, which is near; one that does not come to it is killed."""
+    for _ in range(2):
+        try:
+            carrier.wait(END_S)
+            return
+        except subprocess.TimeoutExpired:
+            carrier.kill()
+    raise StillHeld(
+        f"process {carrier.pid}, which changes {root}, can neither go on nor be ended",
+        remedy="it waits for that file system: when that is back, run again",
+    )
 
 
 def main() -> None:
@@ -88,7 +129,8 @@ def main() -> None:
     roots = [Path(each) for each in sys.argv[3:]]
     _say(answers, _READY)
     if os.read(word, 64) != _GO:
-        discard(roots)
+        for root in roots:
+            discard(root)
         return
     try:
         go(roots)

@@ -16,6 +16,7 @@ from disagg_run.patching.ledger import as_released, is_outdated, ledger_line
 from disagg_run.patching.locating import Site
 from disagg_run.patching.manifest import Applied, Manifest, PatchedFile, read_manifest, sha256
 from disagg_run.patching.ordering import closure, files_of, in_order
+from disagg_run.patching.plain_files import read_plain
 from disagg_run.patching.states import FileChange, PatchState, State
 from disagg_run.patching.writing import FileWrite, backup_of
 from disagg_run.records import Patch
@@ -114,11 +115,9 @@ class _Root:
                 found[name] = backup_of(path, self.manifest.files[name])
             else:
                 try:
-                    found[name] = path.read_bytes()
+                    found[name] = read_plain(path)
                 except (FileNotFoundError, NotADirectoryError):
                     found[name] = None
-                except OSError as error:
-                    raise PatchError(f"cannot read {path}: {error.strerror}") from None
         return found
 
     def examine(self) -> tuple[dict[str, PatchState], RootChange | None]:

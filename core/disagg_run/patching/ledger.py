@@ -10,9 +10,11 @@ import attrs
 
 from disagg_run.errors import PatchError
 from disagg_run.patching.locating import Site, locate_site
-from disagg_run.patching.manifest import MANIFEST, Applied, Manifest, read_manifest, sha256
+from disagg_run.patching.manifest import BEGUN, MANIFEST, Applied, Manifest, read_manifest
 from disagg_run.patching.ordering import files_of
+from disagg_run.patching.plain_files import digest_of, has_digest
 from disagg_run.patching.states import FileChange, PatchState
+from disagg_run.patching.taking_back import before_of
 from disagg_run.records import Patch
 from disagg_run.spec.model import as_tuple
 
@@ -25,7 +27,7 @@ class Ledger:
     patches: tuple[PatchState, ...] = attrs.field(converter=as_tuple)
     #: What is wrong, in one clause: a change that was not finished, a file that is not as it was left; "" = nothing.
     problem: str = ""
-    #: Whether a change was begun and not finished.
+    #: Whether a change was begun and not finished. ``patches`` are those of after it where all files are so already.
     unfinished: bool = False
 
 
@@ -39,22 +41,20 @@ def engine_ledgers(python: str | None) -> tuple[Ledger, ...]:
 
 
 def patched_roots(site: Site) -> tuple[Path, ...]:
-    """The import roots of a site that have a manifest."""
-    return tuple(root for root in site.searched if os.path.isfile(root / MANIFEST))
+    """The import roots of a site that have a manifest, or one that a killed process did not come to use."""
+    return tuple(root for root in site.searched if any(os.path.lexists(root / name) for name in (MANIFEST, BEGUN)))
 
 
 def read_ledger(root: Path) -> Ledger:
     """What the manifest of ``root`` lists, checked against the files; reads only, without a lock."""
     manifest = read_manifest(root)
-    problem = ""
-    if manifest.pending is not None:
-        problem = "a change was begun and not finished: apply or revert finishes it"
-    else:
-        changed = [
-            name for name, current in current_digests(root, manifest).items() if current != manifest.files[name].current
-        ]
-        if changed:
-            problem = f"{changed[0]} is not what disagg-run left"
+    try:
+        problem = _unfinished(root, manifest) if manifest.pending is not None else _changed(root, manifest)
+    except PatchError as error:  # something in a file's place that is none
+        problem = error.message
+    unfinished = manifest.pending is not None
+    if manifest.pending is not None and _is_made(root, manifest.pending):
+        manifest = manifest.pending
     states = [
         PatchState(
             id=each.patch.id,
@@ -69,7 +69,34 @@ def read_ledger(root: Path) -> Ledger:
         )
         for each in manifest.applied
     ]
-    return Ledger(root=str(root), patches=states, problem=problem, unfinished=manifest.pending is not None)
+    return Ledger(root=str(root), patches=states, problem=problem, unfinished=unfinished)
+
+
+def _changed(root: Path, manifest: Manifest) -> str:
+    changed = [
+        name for name, current in current_digests(root, manifest).items() if current != manifest.files[name].current
+    ]
+    return f"{changed[0]} is not what disagg-run left" if changed else ""
+
+
+def _unfinished(root: Path, manifest: Manifest) -> str:
+    """What the files of a change under way are now: each is whole, the old one or the new one."""
+    pending = manifest.pending
+    assert pending is not None
+    found = []
+    for name, file in pending.files.items():
+        before, now = before_of(name, file, manifest), digest_of(root / name)
+        if now not in (before, file.current):
+            found.append(f"{name} is neither the old nor the new one")
+        elif before != file.current:
+            as_before = " as before" if now == before != file.original else ""
+            found.append(f"{name} is {'unpatched' if now == file.original else 'patched'}{as_before}")
+    now = ", ".join(found) or "no file changes"
+    return f"a change was begun and not finished, {now}: apply or revert finishes it"
+
+
+def _is_made(root: Path, pending: Manifest) -> bool:
+    return all(has_digest(root / name, file.current) for name, file in pending.files.items())
 
 
 def ledger_line(root: Path, name: str, manifest: Manifest, applied: Applied) -> FileChange:
@@ -91,14 +118,11 @@ def as_released(patch: Patch, version: str, file: str, digest: str) -> bool | No
 
 
 def current_digests(root: Path, manifest: Manifest) -> dict[str, str]:
-    """The digests of a manifest's files as they are now; "" = the file is gone."""
-    found = {}
-    for name in manifest.files:
-        try:
-            found[name] = sha256((root / name).read_bytes())
-        except FileNotFoundError:
-            found[name] = ""
-    return found
+    """The digests of a manifest's files as they are now; "" = the file is gone.
+
+    Raises PatchError for what is no file, or cannot be read.
+    """
+    return {name: digest_of(root / name) for name in manifest.files}
 
 
 def is_outdated(root: Path, manifest: Manifest, versions: Mapping[str, str]) -> bool:

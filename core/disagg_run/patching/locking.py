@@ -8,15 +8,41 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from disagg_run.errors import PatchError
+from disagg_run.patching.manifest import LOCK
+from disagg_run.patching.plain_files import read_plain
+from disagg_run.patching.replacing import cannot_write
 
+#: Seconds that one process waits for another that patches the same installation.
+LOCK_TIMEOUT_S = 120.0
 #: Seconds between two tries.
 _POLL_S = 0.05
 #: What a file system says that has no locks (a Lustre mounted without them, some FUSE).
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
+
+
+class StillHeld(PatchError):
+    """A process that inherited the lock holds it on, and cannot be ended."""
+
+
+@contextlib.contextmanager
+def locked_roots(roots: Iterable[Path], timeout_s: float) -> Iterator[list[int]]:
+    """Hold the locks of several import roots, each waited for ``timeout_s`` seconds; gives the file descriptors.
+
+    Raises PatchError as ``locked``, and where a root cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        handles: list[int] = []
+        for root in sorted(set(roots)):
+            try:
+                handle = stack.enter_context(locked(root / LOCK, timeout_s))
+            except OSError as error:
+                raise cannot_write(error, root) from None
+            handles += [handle] if handle is not None else []
+        yield handles
 
 
 @contextlib.contextmanager
@@ -41,12 +67,17 @@ def locked(path: Path, timeout_s: float) -> Iterator[int | None]:
     try:
         while handle < 0 and not _try_hold(held):
             _pause(held, deadline, timeout_s)
+        # Those who wait look whether the file they locked is still the one of that name, so it may go.
+        gone: tuple[Path, ...] = (path, held) if handle < 0 else (path,)
         try:
             yield handle if handle >= 0 else None
+        except StillHeld:
+            gone = ()  # whoever comes next has to wait for that process
+            raise
         finally:
-            # Those who wait look whether the file they locked is still the one of that name, so it may go.
-            for each in (path, held) if handle < 0 else (path,):
-                each.unlink(missing_ok=True)
+            for each in gone:
+                with contextlib.suppress(OSError):  # one that stays is taken by the next
+                    each.unlink(missing_ok=True)
     finally:
         if handle >= 0:
             os.close(handle)
@@ -100,8 +131,8 @@ def _pause(path: Path, deadline: float, timeout_s: float) -> None:
 
 def _holder(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
+        return read_plain(path).decode(errors="replace").strip()
+    except (OSError, PatchError):
         return ""
 
 

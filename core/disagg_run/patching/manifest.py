@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 import attrs
 
 from disagg_run.errors import PatchError
+from disagg_run.patching.plain_files import read_plain
+from disagg_run.patching.plain_files import sha256 as sha256  # manifests and patches are known by it
 from disagg_run.planning.document import to_data
 from disagg_run.records import Edit, FileDigest, Patch
 from disagg_run.spec.model import as_tuple, frozen_map
@@ -24,6 +25,11 @@ LOCK = ".disagg-run-patches.lock"
 #: Beside each patched file.
 BACKUP_SUFFIX = ".disagg-run-orig"
 NEW_SUFFIX = ".disagg-run-new"
+#: The file as it was before the change that is under way.
+OLD_SUFFIX = ".disagg-run-old"
+#: Beside the manifest: one that says what is to be, before it counts. It is written first, so that whoever comes after
+#: a kill knows what may lie about.
+BEGUN = MANIFEST + NEW_SUFFIX
 
 
 @attrs.frozen(kw_only=True)
@@ -75,10 +81,10 @@ def read_manifest(root: Path, name: str = MANIFEST) -> Manifest:
     """
     path = root / name
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+        text = read_plain(path).decode()
+    except (FileNotFoundError, NotADirectoryError):
         return Manifest()
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise PatchError(f"cannot read {path}: {error}", remedy="reinstall the package, then remove the file") from None
     try:
         data = json.loads(text)
@@ -107,8 +113,3 @@ def patch_from_data(data: Mapping[str, Any]) -> Patch:
     edits = [Edit(**edit) for edit in fields.pop("edits")]
     digests = [FileDigest(**each) for each in fields.pop("digests")]
     return Patch(edits=edits, digests=digests, **fields)
-
-
-def sha256(data: bytes) -> str:
-    """The digest that manifests and patches use, in hex."""
-    return hashlib.sha256(data).hexdigest()

@@ -10,6 +10,11 @@ from pathlib import Path
 from disagg_run.patching.manifest import Manifest
 
 
+def beside(path: Path, suffix: str) -> Path:
+    """The file of ours that lies beside ``path``."""
+    return path.with_name(path.name + suffix)
+
+
 def write_manifest(root: Path, name: str, manifest: Manifest, added: list[Path]) -> None:
     """Write ``manifest`` to a new file ``name`` of ``root``; its path comes to ``added`` first."""
     path = root / name
@@ -36,3 +41,16 @@ def write_all(handle: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(handle, view) :]
+
+
+def sync_directory(path: Path) -> None:
+    """Have the names in a directory on the disk, where it can be had.
+
+    Some file systems cannot; then a power cut may show the old names, which is a state like any other.
+    """
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

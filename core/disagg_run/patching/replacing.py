@@ -10,84 +10,102 @@ from pathlib import Path
 import attrs
 
 from disagg_run.errors import PatchError
+from disagg_run.patching.compiled import remove_caches
 from disagg_run.patching.manifest import (
     BACKUP_SUFFIX,
+    BEGUN,
     MANIFEST,
     NEW_SUFFIX,
     NEXT,
+    OLD_SUFFIX,
     Manifest,
     read_manifest,
-    sha256,
 )
-from disagg_run.patching.new_files import write_manifest
-
-#: The manifest that says what is to be, before it counts.
-BEGUN = MANIFEST + NEW_SUFFIX
+from disagg_run.patching.new_files import beside, sync_directory, write_manifest
+from disagg_run.patching.plain_files import digest_of, has_digest, read_plain
+from disagg_run.patching.taking_back import before_of, discard, take_back
 
 
 def go(roots: Iterable[Path]) -> None:
-    """Replace what is staged in ``roots``, or the rest of it where somebody was killed over it.
+    """Replace what is staged in ``roots``, or the rest of it where somebody was killed over it: all of it or nothing.
 
-    Raises PatchError where that could not be begun (nothing is changed) or not be ended.
+    Raises PatchError where that cannot be done: what had been replaced is put back then, or the error says that it
+    could not be.
     """
     roots = tuple(roots)
-    for number, root in enumerate(roots):
-        try:
+    try:
+        for root in roots:
             if (root / BEGUN).exists():
                 os.replace(root / BEGUN, root / MANIFEST)
-        except OSError as error:
-            if number == 0:
-                discard(roots)
-            raise cannot_write(error, root) from None
-        sync_directory(root)
+                sync_directory(root)
+        for root in roots:
+            _forward(root)
+    except (OSError, PatchError) as error:
+        _put_back(roots, error)
+        if isinstance(error, PatchError):
+            raise
+        put_back = "nothing is changed, what had been replaced was put back; mend that and run again"
+        raise cannot_write(error, roots[0], put_back) from None
     for root in roots:
-        finish(root)
+        _settle(root)
 
 
-def discard(roots: Iterable[Path]) -> None:
-    """Remove what is staged in ``roots`` and did not go."""
-    for root in roots:
-        begun = read_manifest(root, BEGUN).pending
-        old = read_manifest(root)
-        for name in begun.files if begun is not None else ():
-            path = root / name
-            path.with_name(path.name + NEW_SUFFIX).unlink(missing_ok=True)
-            if name not in old.files:
-                path.with_name(path.name + BACKUP_SUFFIX).unlink(missing_ok=True)
-        for each in (BEGUN, NEXT):
-            (root / each).unlink(missing_ok=True)
+def recover(roots: Iterable[Path]) -> None:
+    """Carry what a killed process had begun in ``roots`` to its end, or back where that cannot be; remove its strays.
 
-
-def finish(root: Path) -> bool:
-    """Carry a change that is under way to its end; whether there was one. The caller holds the lock of the import root.
-
-    Raises PatchError where a file is neither the old nor the new one, or the disk refuses.
+    The caller holds the locks. Raises PatchError where it can neither be ended nor taken back.
     """
+    roots = tuple(roots)
+    begun = [root for root in roots if read_manifest(root).pending is not None]
+    try:
+        for root in begun:
+            _forward(root)
+    except (OSError, PatchError) as error:
+        _put_back(begun, error)
+    else:
+        for root in begun:
+            _settle(root)
+    for root in roots:
+        try:
+            discard(root)
+        except OSError as error:
+            raise cannot_write(error, root) from None
+
+
+def _put_back(roots: Iterable[Path], because: OSError | PatchError) -> None:
+    """Take a change back that cannot go on; PatchError where that cannot be done either."""
+    try:
+        take_back(roots)
+    except (OSError, PatchError) as error:
+        reason = because.message if isinstance(because, PatchError) else _reason(because)
+        again = error.message if isinstance(error, PatchError) else _reason(error)
+        remedy = error.remedy if isinstance(error, PatchError) else ""
+        raise PatchError(
+            f"a change was begun and can neither be finished ({reason}) nor taken back ({again})",
+            remedy=remedy or "mend that, then apply or revert again, which does the one or the other",
+        ) from None
+
+
+def _forward(root: Path) -> None:
+    """Replace the files of the change that is under way in ``root``, those that are not yet."""
     manifest = read_manifest(root)
     if manifest.pending is None:
-        return False
-    pending = manifest.pending
-    try:
-        for name, file in pending.files.items():
-            before = manifest.files[name].current if name in manifest.files else file.original
-            _forward(root / name, before, file.current)
-        _settle(root, pending)
-    except OSError as error:
-        raise cannot_write(error, root, "the change is begun and not finished: mend that and run again") from None
-    return True
+        return
+    for name, file in manifest.pending.files.items():
+        _replace(root / name, before_of(name, file, manifest), file.current)
 
 
-def _forward(path: Path, before: str, after: str) -> None:
-    new = path.with_name(path.name + NEW_SUFFIX)
-    current = sha256(path.read_bytes()) if path.exists() else ""
+def _replace(path: Path, before: str, after: str) -> None:
+    new = beside(path, NEW_SUFFIX)
+    current = digest_of(path)
     if current == after:
         new.unlink(missing_ok=True)
         return
-    if current != before or not new.exists() or sha256(new.read_bytes()) != after:
-        raise PatchError(
-            f"{path} was changed while a patch was being applied",
-            remedy=f"reinstall the package, then remove {MANIFEST} beside it",
-        )
+    if current != before:
+        remedy = "nothing else is changed, what had been replaced was put back; run again"
+        raise PatchError(f"{path} was changed by somebody else while it was being patched", remedy=remedy)
+    if not has_digest(new, after):
+        raise PatchError(f"what {path} was to become is gone", remedy="nothing is changed; run again")
     remove_caches(path)
     os.replace(new, path)
     sync_directory(path.parent)
@@ -100,56 +118,53 @@ def settled(pending: Manifest) -> Manifest:
     )
 
 
-def _settle(root: Path, pending: Manifest) -> None:
-    """The change is made: backups go that nobody needs, and the manifest says so."""
+def _settle(root: Path) -> None:
+    """The change is made: what nobody needs any more goes, and the manifest says so."""
+    pending = read_manifest(root).pending
+    if pending is None:
+        return
     after = settled(pending)
-    for name in pending.files.keys() - after.files.keys():
-        path = root / name
-        path.with_name(path.name + BACKUP_SUFFIX).unlink(missing_ok=True)
-    if after.files or after.applied:
-        # Written in advance by ``commit``, so that a full disk cannot stop us here.
-        if not (root / NEXT).exists() or (root / NEXT).read_bytes() != after.to_json().encode():
-            write_manifest(root, NEXT, after, [])
-        os.replace(root / NEXT, root / MANIFEST)
-    else:
-        for name in (NEXT, MANIFEST):  # in this order: as long as there is a manifest, it says what is to be finished
-            (root / name).unlink(missing_ok=True)
+    try:
+        for name in pending.files:
+            beside(root / name, OLD_SUFFIX).unlink(missing_ok=True)
+            if name not in after.files:
+                beside(root / name, BACKUP_SUFFIX).unlink(missing_ok=True)
+        beside(root / MANIFEST, OLD_SUFFIX).unlink(missing_ok=True)
+        if after.files or after.applied:
+            # Written in advance by ``commit``, so that a full disk cannot stop us here.
+            if not _says(root / NEXT, after):
+                write_manifest(root, NEXT, after, [])
+            os.replace(root / NEXT, root / MANIFEST)
+        else:
+            for name in (NEXT, MANIFEST):  # in this order: while there is a manifest, it says what is to be finished
+                (root / name).unlink(missing_ok=True)
+    except OSError as error:
+        remedy = "the files are changed and the record of it is not finished: mend that and run again"
+        raise cannot_write(error, root, remedy) from None
     sync_directory(root)
 
 
-def remove_caches(path: Path) -> None:
-    """Remove the compiled forms of a source file, beside it and under ``PYTHONPYCACHEPREFIX``.
+def is_settled(root: Path, after: Manifest) -> bool:
+    """Whether a change of ``root`` that ends with the manifest ``after`` is made."""
+    if after.files or after.applied:
+        return _says(root / MANIFEST, after)
+    return not os.path.lexists(root / MANIFEST)
 
-    A cache whose source has another time is stale by itself; one that is trusted unchecked is not, so all go.
-    """
-    places = [path.parent / "__pycache__"]
-    prefix = os.environ.get("PYTHONPYCACHEPREFIX")
-    if prefix:
-        places.append(Path(prefix, *path.parent.parts[1:]))
-    for place in places:
-        for cache in place.glob(f"{_literal(path.stem)}.*.pyc"):
-            cache.unlink(missing_ok=True)
+
+def _says(path: Path, manifest: Manifest) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return read_plain(path) == manifest.to_json().encode()
+    return False
 
 
 def cannot_write(error: OSError, root: Path, remedy: str = "") -> PatchError:
     """One line for what the disk said."""
-    where = str(error.filename2 or error.filename or root)
     return PatchError(
-        f"cannot patch {root}: {os.strerror(error.errno).lower() if error.errno else error} ({where})",
+        f"cannot patch {root}: {_reason(error, root)}",
         remedy=remedy or "nothing was changed; patch as the installation's owner, where its file system can be written",
     )
 
 
-def sync_directory(path: Path) -> None:
-    """Have the names in a directory on the disk."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        # Some file systems cannot; then a power cut may show the old names, which is a state like any other.
-        with contextlib.suppress(OSError):
-            os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _literal(name: str) -> str:
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+def _reason(error: OSError, root: Path | str = "") -> str:
+    where = str(error.filename2 or error.filename or root)
+    return f"{os.strerror(error.errno).lower() if error.errno else error}" + (f" ({where})" if where else "")

@@ -2,14 +2,16 @@
 
 The order, so that a kill at any point leaves the installation whole:
 
-1. for each file ``FILE.disagg-run-new`` (the new text) and ``FILE.disagg-run-orig`` (the backup), and the manifest of
-   step 4, all synced to disk;
-2. the manifest with what is to be (``pending``), renamed into place: from here on whoever comes next goes forward;
+1. the manifest with what is to be (``pending``) under a name that does not count yet, from which whoever comes after a
+   kill knows what to remove; for each file ``FILE.disagg-run-new`` (the new text), ``FILE.disagg-run-orig`` (the
+   backup) and ``FILE.disagg-run-old`` (the file itself under a second name), and the manifest of step 4; all synced;
+2. the manifest with what is to be, renamed into place: from here on whoever comes next goes forward;
 3. compiled caches removed, each new file renamed over the old;
-4. the manifest without ``pending``, renamed into place; backups that nobody needs any more are removed.
+4. what nobody needs any more is removed; the manifest without ``pending``, renamed into place.
 
-Whatever needs room on the disk happens in 1, where a failure is undone by removing what was added. What follows is done
-by two processes that watch each other (``carrying``).
+Whatever needs room on the disk happens in 1, where a failure is undone by removing what was added. A failure in 2 or 3
+is undone by renaming the old files back (``taking_back``). What follows 1 is done by two processes that watch each
+other (``carrying``).
 """
 
 from __future__ import annotations
@@ -27,16 +29,20 @@ from disagg_run.errors import PatchError
 from disagg_run.patching import carrying
 from disagg_run.patching.manifest import (
     BACKUP_SUFFIX,
+    BEGUN,
     MANIFEST,
     NEW_SUFFIX,
     NEXT,
+    OLD_SUFFIX,
     Manifest,
     PatchedFile,
     read_manifest,
     sha256,
 )
-from disagg_run.patching.new_files import new_file, write_all, write_manifest
-from disagg_run.patching.replacing import BEGUN, cannot_write, go, settled
+from disagg_run.patching.new_files import beside, new_file, sync_directory, write_all, write_manifest
+from disagg_run.patching.plain_files import has_digest, read_plain
+from disagg_run.patching.replaceable import check_replaceable
+from disagg_run.patching.replacing import cannot_write, go, is_settled, settled
 
 _SECOND = 1_000_000_000
 
@@ -71,11 +77,16 @@ class Staged:
         for write in writes:
             files.setdefault(write.file, _back_to_original(root, write, old))
         pending = attrs.evolve(manifest, files=files)
+        #: The manifest that it ends with.
+        self.after = settled(pending)
         try:
+            write_manifest(root, BEGUN, attrs.evolve(old, pending=pending), self._added)
+            sync_directory(root)
+            if old.files or old.applied:
+                _keep(root / MANIFEST, self._added)
             for write in writes:
                 _prepare(root / write.file, write, files[write.file], self._added)
-            write_manifest(root, NEXT, settled(pending), self._added)
-            write_manifest(root, BEGUN, attrs.evolve(old, pending=pending), self._added)
+            write_manifest(root, NEXT, self.after, self._added)
         except BaseException as error:  # Ctrl-C too must leave nothing half-written; it goes on below
             self.undo()
             if isinstance(error, OSError):
@@ -83,8 +94,8 @@ class Staged:
             raise
 
     def undo(self) -> None:
-        """Remove what was written."""
-        for path in self._added:
+        """Remove what was written, last what says what it is."""
+        for path in reversed(self._added):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
 
@@ -92,11 +103,14 @@ class Staged:
 def commit(changes: Iterable[tuple[Path, Iterable[FileWrite], Manifest]], locks: Sequence[int]) -> None:
     """Make changes in several import roots, whose ``locks`` the caller holds: all are written before the first goes.
 
-    Raises PatchError where something cannot be written, with everything as it was.
+    Raises PatchError where something cannot be written or replaced, with everything as it was.
     """
+    planned = [(root, tuple(writes), manifest) for root, writes, manifest in changes]
+    for root, writes, _ in planned:
+        check_replaceable(root, [write.file for write in writes])
     staged: list[Staged] = []
     try:
-        for root, writes, manifest in changes:
+        for root, writes, manifest in planned:
             staged.append(Staged(root, writes, manifest))
     except BaseException:  # Ctrl-C too: nothing has gone yet, so all that was staged is taken back
         for each in staged:
@@ -107,14 +121,20 @@ def commit(changes: Iterable[tuple[Path, Iterable[FileWrite], Manifest]], locks:
         carrying.carry(roots, locks)
     else:
         go(roots)  # one rename is whole by itself
+    for each in staged:
+        # The one who carried it to the end may have been killed before it could say that it took the change back.
+        if not is_settled(each.root, each.after):
+            raise PatchError(
+                f"cannot patch {each.root}: a file could not be replaced",
+                remedy="nothing is changed, what had been replaced was put back; run again",
+            )
 
 
 def forget(root: Path, manifest: Manifest) -> None:
     """Drop manifest and backups of an installation whose files somebody has replaced by unpatched ones."""
     try:
         for name in manifest.files:
-            path = root / name
-            path.with_name(path.name + BACKUP_SUFFIX).unlink(missing_ok=True)
+            beside(root / name, BACKUP_SUFFIX).unlink(missing_ok=True)
         (root / MANIFEST).unlink(missing_ok=True)
     except OSError as error:
         raise cannot_write(error, root) from None
@@ -122,11 +142,11 @@ def forget(root: Path, manifest: Manifest) -> None:
 
 def backup_of(path: Path, file: PatchedFile) -> bytes:
     """The unpatched bytes of a patched file; PatchError where its backup is gone or is another."""
-    backup = path.with_name(path.name + BACKUP_SUFFIX)
+    backup = beside(path, BACKUP_SUFFIX)
     try:
-        data = backup.read_bytes()
-    except OSError as error:
-        raise PatchError(f"cannot read the backup {backup}: {error.strerror}", remedy="reinstall the package") from None
+        data = read_plain(backup)
+    except OSError:
+        raise PatchError(f"the backup {backup} is gone", remedy="reinstall the package") from None
     if sha256(data) != file.original:
         raise PatchError(f"the backup {backup} is not the original of {path}", remedy="reinstall the package")
     return data
@@ -139,21 +159,29 @@ def _back_to_original(root: Path, write: FileWrite, old: Manifest) -> PatchedFil
 
 
 def _prepare(path: Path, write: FileWrite, file: PatchedFile, added: list[Path]) -> None:
-    if path.is_symlink():
-        raise PatchError(
-            f"{path} is a link to {os.readlink(path)}", remedy="patch the installation in which the file itself lies"
-        )
     status = os.stat(path)
-    backup = path.with_name(path.name + BACKUP_SUFFIX)
+    _keep(path, added)
     if file.original == file.current:
         moment = file.mtime_ns
     else:
         # A compiled form is tied to its source's size and whole seconds: another second makes it stale.
         moment = max(time.time_ns(), (max(status.st_mtime_ns, file.mtime_ns) // _SECOND + 1) * _SECOND)
         # One that was left by a killed run may be half a file, or another release's.
-        if not backup.exists() or sha256(backup.read_bytes()) != file.original:
-            _write(backup, write.original, status, file.mtime_ns, added)
-    _write(path.with_name(path.name + NEW_SUFFIX), write.after, status, moment, added)
+        if not has_digest(beside(path, BACKUP_SUFFIX), file.original):
+            _write(beside(path, BACKUP_SUFFIX), write.original, status, file.mtime_ns, added)
+    _write(beside(path, NEW_SUFFIX), write.after, status, moment, added)
+
+
+def _keep(path: Path, added: list[Path]) -> None:
+    """A second name for a file, under which it can come back as it is; a copy where the file system has no links."""
+    old = beside(path, OLD_SUFFIX)
+    old.unlink(missing_ok=True)
+    added.append(old)
+    try:
+        os.link(path, old)
+    except OSError:
+        status = os.stat(path)
+        _write(old, read_plain(path), status, status.st_mtime_ns, added)
 
 
 def _write(path: Path, data: bytes, like: os.stat_result, time_ns: int, added: list[Path]) -> None:
