@@ -24,9 +24,11 @@ _OMIT = {"omit_empty": True}
 class PluginUsed:
     """A plugin that contributed to the plan."""
 
+    #: As its entry point calls it.
     name: str
     #: Distribution that brought it; "" for a plugin registered by a program.
     distribution: str
+    #: Version of the distribution; "" = none.
     version: str
 
 
@@ -46,7 +48,9 @@ class PlannedModel:
 class Remark:
     """A warning, or a check that was waived, with who caused it."""
 
+    #: One sentence; of a check, what would have been refused without the waiver.
     message: str
+    #: Who caused it: option, variable or place in a file; of a check, its name. "" = nobody in particular.
     source: str = ""
 
 
@@ -54,6 +58,7 @@ class Remark:
 class Ready:
     """One proof of readiness."""
 
+    #: What proves it: a port that is open, an answer over HTTP, a generated token, a printed text, an end with 0.
     kind: Literal["tcp", "http", "generation", "output", "exit"]
     #: URL, ``host:port``, the text that is printed for ``output``, or "" for ``exit``.
     target: str
@@ -75,7 +80,9 @@ class Ready:
 class After:
     """A process that must have come so far before this one starts; a setup process is ready when it ended with 0."""
 
+    #: Its name.
     process: str
+    #: How far it must have come.
     until: Literal["started", "listening", "ready"]
 
 
@@ -83,10 +90,15 @@ class After:
 class PlannedProcess:
     """One process of a rank."""
 
+    #: Unique in the plan: ``prefill-0``, a follower of it ``prefill-0.1``.
     name: str
+    #: ``setup``, ``service``, ``server``, ``router`` or ``workload``.
     kind: ProcessKind
+    #: ``prefill`` or ``decode`` of a server, else null.
     role: Role | None = None
+    #: Index of its worker within the role, from 0.
     worker: int = 0
+    #: Whether it is its worker's head, which serves HTTP; a follower is not.
     head: bool = True
     #: The command that is asked for.
     argv: tuple[str, ...] = attrs.field(converter=as_tuple)
@@ -94,19 +106,23 @@ class PlannedProcess:
     exec: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, metadata=_OMIT)
     #: Variables that we set; the rest is inherited from the agent.
     env: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map)
-    #: Elements put before/after what the node has, joined by ":".
+    #: Elements put before what the node has, joined by ":".
     env_prepend: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, converter=frozen_map, metadata=_OMIT)
+    #: Elements put behind what the node has, joined by ":".
     env_append: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, converter=frozen_map, metadata=_OMIT)
     #: Variables that must not reach the process.
     unset: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, metadata=_OMIT)
     #: Variables that must be in the agent's environment and are passed on by name (secrets).
     secrets: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, metadata=_OMIT)
+    #: GPUs of the node that it uses, by index.
     gpus: tuple[int, ...] = attrs.field(default=(), converter=as_tuple)
     #: First port of each listener.
     ports: Mapping[str, int] = attrs.field(factory=dict, converter=frozen_map)
     #: How many consecutive ports a listener has, where more than one.
     port_counts: Mapping[str, int] = attrs.field(factory=dict, converter=frozen_map, metadata=_OMIT)
+    #: All of these together prove that it is ready.
     ready: tuple[Ready, ...] = attrs.field(default=(), converter=as_tuple)
+    #: What it waits for.
     after: tuple[After, ...] = attrs.field(default=(), converter=as_tuple)
 
     def port_text(self, listener: str) -> str:
@@ -119,7 +135,9 @@ class PlannedProcess:
 class PlannedContainer:
     """The container of a group."""
 
+    #: Reference or file, as the container tool takes it.
     image: str
+    #: Mounts, devices and limits.
     needs: ContainerNeeds = attrs.field(factory=ContainerNeeds)
 
 
@@ -127,11 +145,15 @@ class PlannedContainer:
 class Group:
     """What shares one container, or the bare host."""
 
+    #: Null = the bare host.
     container: PlannedContainer | None = None
+    #: Source patches of the engine, in the order in which they are applied.
     patches: tuple[Patch, ...] = attrs.field(default=(), converter=as_tuple)
     #: Fail where the installed engine carries source patches.
     forbid_patches: bool = attrs.field(default=False, metadata=_OMIT)
+    #: What the agent checks before anything starts.
     preflight: tuple[Preflight, ...] = attrs.field(default=(), converter=as_tuple)
+    #: In the order setup, service, server, router, workload.
     processes: tuple[PlannedProcess, ...] = attrs.field(converter=as_tuple)
 
     def checks_text(self) -> str:
@@ -146,8 +168,11 @@ class Group:
 class RankPlan:
     """All that one node does."""
 
+    #: From 0, which is where the router runs.
     rank: int
+    #: Its node; a made-up one in a plan that is not bound.
     node: Node
+    #: One for each container, and one for the bare host.
     groups: tuple[Group, ...] = attrs.field(converter=as_tuple)
 
     def processes(self) -> tuple[PlannedProcess, ...]:
@@ -210,17 +235,25 @@ class SourceTable:
 class LaunchPlan:
     """The whole launch. ``to_json()`` gives the document; ``LaunchPlan.from_json()`` reads it back."""
 
+    #: Name of the engine plugin.
     engine: str
+    #: Version that is planned for.
     engine_version: str
+    #: Name of the plugin that transfers KV.
     connector: str
+    #: What is served.
     model: PlannedModel
     #: Whether ranks have real nodes; an unbound plan cannot be run, except simulated.
     bound: bool
     #: Whether the stand-ins are started.
     simulated: bool = False
+    #: By name.
     plugins: tuple[PluginUsed, ...] = attrs.field(default=(), converter=as_tuple)
+    #: What may be wrong, or is not as a reader may think.
     warnings: tuple[Remark, ...] = attrs.field(default=(), converter=as_tuple)
+    #: What was let through.
     waived: tuple[Remark, ...] = attrs.field(default=(), converter=as_tuple)
+    #: One a node, by rank.
     ranks: tuple[RankPlan, ...] = attrs.field(converter=as_tuple)
     #: Not part of the document or of equality; absent after ``from_json``.
     sources: SourceTable | None = attrs.field(default=None, eq=False, repr=False)
