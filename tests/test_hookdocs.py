@@ -76,6 +76,12 @@ def test_each_record_is_on_the_page_with_its_fields(page: str, record: type) -> 
         assert comment.replace("``", "`").replace("|", "\\|") in part, name
 
 
+def test_no_chapter_is_empty(page: str) -> None:
+    for chapter in page.split("\n## ")[1:]:
+        assert "\n### " in chapter, chapter.partition("\n")[0]
+    assert "\n### at_least\n" in page
+
+
 def test_comments_over_several_lines_are_joined_and_belong_to_the_next_field_only() -> None:
     comments = field_comments(records.EnvSetting)
     assert comments["op"].startswith("``set`` and ``unset`` replace;")

@@ -106,7 +106,8 @@ def _hooks() -> Iterator[str]:
 
 def _public(module: Any) -> Iterator[Any]:
     """Classes and functions of a module that are its own, documented and public, in the order of its file."""
-    for name, item in vars(module).items():
+    for name, found in vars(module).items():
+        item = inspect.unwrap(found) if callable(found) else found  # what is cached is no function to inspect
         own = getattr(item, "__module__", "") == module.__name__
         if own and not name.startswith("_") and (inspect.isclass(item) or inspect.isfunction(item)):
             if item in (model.frozen_map, model.as_tuple):
