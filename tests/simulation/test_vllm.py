@@ -15,13 +15,16 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
+from disagg_run import ParityError, RoleSpec
 from disagg_run.simulation.arguments import build_parser, read_catalogue
 from disagg_run.simulation.process import Died
 from disagg_vllm import simulation
 from disagg_vllm.simulation_registration import frame, pack, registers
 from disagg_vllm.simulation_settings import Settings, read_settings
+from tests.engine_plans import typed
 from tests.simulation.looking import exit_code, listens
 from tests.simulation.vllm_argv import PORT, QUICK, SERVER, argv
+from tests.vllm_plans import planned
 
 CATALOGUE = Path(simulation.__file__).parent / "catalogues" / "vllm-serve-0.32.0.json"
 
@@ -65,6 +68,27 @@ def settings(words: list[str], version: str = "0.32.0", **environ: str) -> Setti
 def test_underscores_count_as_dashes() -> None:
     found = settings([*argv("producer"), "--tensor_parallel_size=4", "--max-num-batched-tokens", "4K"])
     assert found.tp == 4
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "same"),
+    [
+        ("--dtype half", "--dtype float16", True),
+        ("--dtype half", "--dtype bfloat16", False),
+        ("--attention-backend flash_attn", "--attention-backend FLASH_ATTN", True),
+        ("--attention-backend auto", "", True),
+        ("--kv-cache-dtype fp8", "--kv-cache-dtype fp8_e4m3", False),
+    ],
+)
+def test_paired_servers_compare_what_values_mean_as_the_plan_does(prefill: str, decode: str, same: bool) -> None:
+    one, other = (settings([*argv("both", family="nixl"), *words.split()]) for words in (prefill, decode))
+    assert (one.shared == other.shared) is same
+    sides = {"prefill": RoleSpec(args=[typed(*prefill.split())]), "decode": RoleSpec(args=[typed(*decode.split())])}
+    if same:
+        planned(connector="vllm-nixl", **sides)
+    else:
+        with pytest.raises(ParityError):
+            planned(connector="vllm-nixl", **sides)
 
 
 @pytest.mark.parametrize(
