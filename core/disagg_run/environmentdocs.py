@@ -28,8 +28,8 @@ variables, so it can stand where their dispatcher stood:
 With `DRY_RUN=1` it prints the plan and starts nothing. Without it, each rank's process plans from these variables,
 which are the same on every node, and runs the rank that `NODE_RANK` names; the agents meet at rank 0 and refuse each
 other where their plans differ. They need a secret in common: `DISAGG_RUN_TOKEN` in the environment, or `--token-file`.
-With `DISAGG_RUN_SIMULATE=1` each starts the stand-ins of its rank, so that a job script can be tried on one machine with
-`IPADDRS=127.0.0.1,127.0.0.2`; without `NODE_RANK` one call starts all ranks there.
+With `DISAGG_RUN_SIMULATE=1` each starts the stand-ins of its rank, so that a job script can be tried on one machine
+with `IPADDRS=127.0.0.1,127.0.0.2`; without `NODE_RANK` one call starts all ranks there.
 Where the job script starts the router itself, add `--router external`.
 
 Every variable has an option and a key in a run file; later wins: variables of job scripts < run file or entry of a

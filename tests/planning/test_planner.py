@@ -6,7 +6,6 @@ import collections
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
@@ -17,7 +16,6 @@ from disagg_run import (
     ArgText,
     ConflictError,
     DisaggError,
-    Engine,
     LaunchPlan,
     LaunchSpec,
     Layer,
@@ -28,12 +26,10 @@ from disagg_run import (
     RouterSpec,
     Source,
     SpecError,
-    build_host,
     flag,
-    hookimpl,
     plan,
 )
-from tests.planning.toy import HOST, Site, ToyEngine, ToyLink, ToyStore, spec, toy_host, values
+from tests.planning.toy import HOST, Site, ToyStore, spec, toy_host, values
 
 #: Who asked, in some tests.
 TYPED = Source(layer=Layer.COMMAND_LINE, where="--option")
@@ -187,27 +183,6 @@ def test_an_unknown_model_is_refused_with_the_tables_names() -> None:
         plan(attrs.evolve(spec(), model="toy-modle"), host=HOST)
 
 
-def test_an_engine_that_takes_any_model_takes_one_without_a_row_only_when_asked_twice() -> None:
-    record = ToyEngine().disagg_plugin()
-
-    class Anything(ToyEngine):
-        def __init__(self, **changes: Any) -> None:
-            self.record = attrs.evolve(record, any_model=True, **changes)
-
-        @hookimpl
-        def disagg_plugin(self) -> Engine:
-            return self.record
-
-    def planned(engine: Anything, model: str, **more: Any) -> LaunchPlan:
-        host = build_host(plugins=[engine, ToyLink()], disabled=(), entry_points=False)
-        return plan(attrs.evolve(spec(**more), model=model), host=host)
-
-    with pytest.raises(SpecError, match=r"no model 'toy-modle'.*did you mean 'toy-model'\?.* --waive unknown-model$"):
-        planned(Anything(), "toy-modle")
-    assert planned(Anything(), "any", waive=["unknown-model"]).model.name == "any"
-    assert planned(Anything(models=()), "any").model.name == "any"
-
-
 def test_a_plan_document_read_back_is_the_plan_and_damage_is_refused() -> None:
     made = plan(spec(prefill=RoleSpec(workers=2), decode=RoleSpec(tp=16)), host=toy_host(ToyStore()))
     text = made.to_json()
@@ -298,28 +273,3 @@ def test_no_plan_uses_a_port_a_gpu_or_a_name_twice_or_waits_in_a_circle(asked: L
         assert free, f"circle among {sorted(state)}"
         for name in free:
             del state[name]
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"prefill": RoleSpec(tp="8")}, "prefill.tp of LaunchSpec is '8', but int or None is expected"),  # type: ignore[arg-type]
-        ({"decode": RoleSpec(workers=True)}, "decode.workers of LaunchSpec is True, but int is expected"),
-        ({"nodes": ["n0", "n1"]}, "nodes[0] of LaunchSpec is 'n0', but Node is expected: write Node(address=…)"),
-        ({"prefill": 2}, "prefill of LaunchSpec is 2, but RoleSpec is expected"),
-        ({"env": {"A": 1}}, "env.A of LaunchSpec is 1, but str is expected"),
-        ({"router": RouterSpec(mode="own")}, "router.mode of LaunchSpec is 'own', but 'plan' or 'external' is"),  # type: ignore[arg-type]
-    ],
-)
-def test_a_value_of_the_wrong_type_is_refused_by_its_field(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        plan(spec(**fields), host=HOST)
-    assert str(caught.value).startswith(message)
-
-
-def test_values_of_a_program_are_told_as_such() -> None:
-    made = plan(spec(args=(ArgText(words=("--seed", "1")),), env={"A": "1"}), host=HOST)
-    assert made.sources is not None
-    sources = {pointer: str(chain[0][0]) for pointer, chain in made.sources.values.items()}
-    assert sources["/ranks/0/groups/0/processes/0/env/A"] == "Python LaunchSpec"
-    assert sources["/ranks/0/groups/0/processes/0/argv/--seed"] == "Python"

@@ -25,7 +25,7 @@ from disagg_run.cli.seconds import Seconds
 @click.option(
     "--token-file", type=click.Path(path_type=Path), help="File of mode 0600 with the secret that all agents share."
 )
-@click.option("--smoke", type=click.IntRange(min=1), metavar="N", help="Send N short streamed completions, 8 at a time, then end.")
+@click.option("--smoke", type=click.IntRange(min=1), metavar="N", help="Send N short completions, then end.")
 @click.option("--grace", type=Seconds(0, 3600), metavar="S", help="Seconds from TERM to KILL in an orderly end.")
 @click.option("--hang-timeout", type=Seconds(1, 86400), metavar="S", help="Seconds until silence is a hang.")
 @click.option("--join-timeout", type=Seconds(1, 86400), metavar="S", help="Seconds for all agents to join.")

@@ -98,5 +98,3 @@ def _become(words: list[str]) -> NoReturn:
     """Go on as another call of the command: an agent needs no plugin, and the guardian that it forks stays small."""
     streams.flush()
     os.execv(sys.executable, [sys.executable, "-m", "disagg_run", *words])
-
-
