@@ -171,7 +171,7 @@ def test_a_patch_that_somebody_else_has_put_in_is_recognised_and_left_alone(root
         path.unlink()
     before = digests(root)
     found = apply_patches([WAIT], target=root)[0]
-    assert (found.state, found.detail) == ("already applied", "it stands there as installed, not by disagg-run")
+    assert (found.state, found.detail) == ("already applied", "it stands there, its ledger and backup are missing")
     assert digests(root) == before
 
 

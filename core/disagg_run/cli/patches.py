@@ -125,9 +125,11 @@ def apply_command(
 @_form()
 def revert_command(names: tuple[str, ...], target: str | None, python: str | None, form: str) -> None:
     """Take patches back, all that are applied unless IDs are given; the files are byte for byte as before."""
-    from disagg_run.patching import revert_patches
+    from disagg_run.cli.patch_stock import taken_back
 
-    _report(revert_patches(_roots(target, python), names), form)
+    states = taken_back(names, target, python)
+    _report(states, form)
+    _refuse_bad(states)
 
 
 @command.command("status")
@@ -136,9 +138,9 @@ def revert_command(names: tuple[str, ...], target: str | None, python: str | Non
 @_form()
 def status_command(expect: str | None, target: str | None, python: str | None, form: str) -> None:
     """Show the ledger of an installation: which patches it has, why, and what they made of which file."""
-    from disagg_run.patching import ledgers
+    from disagg_run.cli.patch_stock import stock
 
-    found = ledgers(_roots(target, python))
+    found = stock(target, python)
     emit(json_text([_ledger(each) for each in found]) if form == "json" else _ledger_table(found))
     for each in found:
         if each.problem:
@@ -174,16 +176,6 @@ def _wanted(names: tuple[str, ...], plan_file: str | None) -> tuple[Patch, ...]:
     return _named(names)
 
 
-def _roots(target: str | None, python: str | None) -> list[Path]:
-    from disagg_run.patching import find_site, patched_roots
-
-    if target is not None:
-        # A directory is its own root, also where no plugin of ours knows what was patched in it.
-        return list(find_site((), target=target).roots.values()) or [Path(target).resolve()]
-    site = find_site([patch for _, patch in _offered()], python=python)
-    return [*site.roots.values(), *patched_roots(site)]
-
-
 def _report(states: Sequence[PatchState], form: str) -> None:
     if form == "json":
         from disagg_run.planning.document import to_data
@@ -196,7 +188,7 @@ def _report(states: Sequence[PatchState], form: str) -> None:
 
 def _detail(state: PatchState) -> str:
     if state.detail:
-        return state.detail
+        return f"{state.detail}: {state.remedy}" if state.remedy else state.detail
     other = [each.file for each in state.files if each.as_released is False]
     files = ", ".join(each.file for each in state.files)
     return files + (f" (not as released: {', '.join(other)})" if other else "")
@@ -205,9 +197,9 @@ def _detail(state: PatchState) -> str:
 def _refuse_bad(states: Sequence[PatchState]) -> None:
     for state in states:
         if not state.good:
-            raise PatchError(
-                f"patch {state.id!r} does not match {state.package} {state.version}".rstrip() + f": {state.detail}"
-            )
+            what = "cannot be taken back from" if state.state == "failed" else "does not match"
+            where = f" {state.package} {state.version}".rstrip() if state.package else ""
+            raise PatchError(f"patch {state.id!r} {what}{where}: {state.detail}", remedy=state.remedy)
 
 
 def _refuse_changes(states: Sequence[PatchState]) -> None:
@@ -262,6 +254,8 @@ def _ledger_table(found: Sequence[Ledger]) -> str:
             lines.append(
                 f"  {state.id}  ({state.package} {state.version})\n    {state.why} {state.upstream}".rstrip() + "\n"
             )
+            if state.detail:
+                lines.append(f"    {state.detail}\n")
             if state.waiver:
                 lines.append(f"    waiver: {state.waiver}\n")
             lines += [f"    {file.file}  {file.before[:12]} -> {file.after[:12]}\n" for file in state.files]

@@ -10,6 +10,7 @@ from disagg_run.patching.reading import read_patches
 from disagg_run.patching.reverting import revert_patches
 from disagg_run.patching.selection import Selected, named_patches, select_patches
 from disagg_run.patching.states import FileChange, PatchesRefused, PatchState
+from disagg_run.patching.unrecorded import take_stock, unrecorded
 
 __all__ = [
     "FileChange",
@@ -31,4 +32,6 @@ __all__ = [
     "read_patches",
     "revert_patches",
     "select_patches",
+    "take_stock",
+    "unrecorded",
 ]

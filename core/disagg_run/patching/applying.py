@@ -10,10 +10,10 @@ import attrs
 from disagg_run.errors import PatchError
 from disagg_run.patching.examining import Examined, examine
 from disagg_run.patching.ledger import Ledger, read_ledger
-from disagg_run.patching.locating import Site, locate_site, top_of
+from disagg_run.patching.locating import Site, locate_site
 from disagg_run.patching.locking import LOCK_TIMEOUT_S, locked_roots
 from disagg_run.patching.manifest import read_manifest
-from disagg_run.patching.ordering import files_of, in_order
+from disagg_run.patching.ordering import in_order, tops_of
 from disagg_run.patching.replaceable import check_replaceable
 from disagg_run.patching.replacing import recover
 from disagg_run.patching.states import PatchesRefused, PatchState
@@ -27,7 +27,7 @@ def find_site(patches: Iterable[Patch], *, target: str | Path | None = None, pyt
     Neither: the first ``python3`` of ``PATH``. Raises PatchError where there is none.
     """
     patches = tuple(patches)
-    tops = sorted({top_of(name) for patch in patches for name in files_of(patch)})
+    tops = sorted({top for patch in patches for top in tops_of(patch)})
     distributions = dict.fromkeys(name for patch in patches for name in patch.package)
     return locate_site(tops, distributions, target=target, python=python)
 
@@ -120,7 +120,7 @@ def _accepted(found: Examined) -> tuple[PatchState, ...]:
     on = f" {first.package} {first.version}".rstrip() if first.package else ""
     raise PatchesRefused(
         f"patch {first.id!r} does not match{on}: {first.detail}{more}",
-        remedy="nothing was changed; leave it out, or use a version that it is made for",
+        remedy=f"nothing was changed; {first.remedy or 'leave it out, or use a version that it is made for'}",
         states=found.states,
     )
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from disagg_run.errors import PatchError
-from disagg_run.patching.matching import NoMatch, Place, locate, replacement_text, source_text, syntax_problem
+from disagg_run.patching.matching import Altered, NoMatch, Place, locate, replacement_text, source_text, syntax_problem
 from disagg_run.patching.ordering import closure, file_of
+from disagg_run.patching.texts import Unreadable
 from disagg_run.records import Edit, Patch
 
 
@@ -28,6 +29,8 @@ class Unfit:
 
     file: str
     reason: str
+    #: The file is not as any release has it.
+    altered: bool = False
 
 
 Verdict = Fits | Unfit
@@ -54,14 +57,16 @@ class _File:
         return _File(self.original, self.text, list(self.written))
 
 
-def carry_out(originals: Mapping[str, str | None], patches: Sequence[Patch]) -> Edited:
+def carry_out(originals: Mapping[str, str | Unreadable | None], patches: Sequence[Patch]) -> Edited:
     """Make the edits of ``patches``, which stand in order, on ``originals`` (None = there is no such file).
 
-    A patch that does not fit leaves no trace, nor do those that require it. Raises PatchError for two patches that want
-    one place and do not build on each other, whether or not they are optional: their order would decide.
+    The texts of the result are those of the files that have one. A patch that does not fit leaves no trace, nor do
+    those that require it. Raises PatchError for two patches that want one place and do not build on each other, whether
+    or not they are optional: their order would decide.
     """
     by_id = {patch.id: patch for patch in patches}
-    files = {name: _File(text, text) for name, text in originals.items() if text is not None}
+    files = {name: _File(text, text) for name, text in originals.items() if isinstance(text, str)}
+    bad = {name: text.reason for name, text in originals.items() if isinstance(text, Unreadable)}
     verdicts: dict[str, Verdict] = {}
     for patch in patches:
         missing = [name for name in patch.requires if isinstance(verdicts.get(name), Unfit)]
@@ -69,20 +74,22 @@ def carry_out(originals: Mapping[str, str | None], patches: Sequence[Patch]) -> 
             verdicts[patch.id] = Unfit(patch.file or file_of(patch, patch.edits[0]), f"it requires {missing[0]!r}")
             continue
         trial = {name: file.copy() for name, file in files.items()}
-        verdict = _one(patch, trial, by_id)
+        verdict = _one(patch, trial, bad, by_id)
         verdicts[patch.id] = verdict
         if isinstance(verdict, Fits):
             files = trial
     return Edited({name: file.text for name, file in files.items()}, verdicts)
 
 
-def _one(patch: Patch, files: dict[str, _File], by_id: Mapping[str, Patch]) -> Verdict:
+def _one(patch: Patch, files: dict[str, _File], bad: Mapping[str, str], by_id: Mapping[str, Patch]) -> Verdict:
     ours = closure(patch, by_id)
     touched: dict[str, None] = {}
     present: list[bool] = []
     name = patch.file
     for edit in patch.edits:
         name = file_of(patch, edit)
+        if name in bad:
+            return Unfit(name, bad[name], altered=True)
         if name not in files:
             if edit.optional:
                 continue
@@ -90,14 +97,16 @@ def _one(patch: Patch, files: dict[str, _File], by_id: Mapping[str, Patch]) -> V
         try:
             present.append(_edit(patch, edit, name, files[name], ours))
         except NoMatch as error:
-            return Unfit(name, str(error))
+            return Unfit(name, str(error), altered=isinstance(error, Altered))
         touched[name] = None
     if not touched:
         return Unfit(name, "none of its files is there")
     if len(set(present)) > 1:
         return Unfit(name, "some of its edits stand there already and some do not")
     for name in touched:
-        _check_syntax(patch, name, files[name])
+        broken = _broken(patch, name, files[name])
+        if broken:
+            return Unfit(name, broken)
     return Fits(tuple(touched), present[0])
 
 
@@ -151,11 +160,12 @@ def _overlap(first: str, second: str, file: str) -> PatchError:
     )
 
 
-def _check_syntax(patch: Patch, name: str, file: _File) -> None:
-    if not name.endswith(".py") or file.text == file.original:
-        return
-    problem = syntax_problem(file.text)
-    if problem:
-        raise PatchError(
-            f"patch {patch.id!r} makes of {name} no Python: {problem}", remedy="the patch is wrong: report it"
-        )
+def _broken(patch: Patch, name: str, file: _File) -> str:
+    """Why the file cannot be patched, being no Python before; "" = it can. PatchError where the patch made it so."""
+    problem = syntax_problem(file.text) if name.endswith(".py") and file.text != file.original else ""
+    if not problem:
+        return ""
+    before = syntax_problem(file.original)
+    if before:
+        return f"it is no Python as it stands: {before}"
+    raise PatchError(f"patch {patch.id!r} makes of {name} no Python: {problem}", remedy="the patch is wrong: report it")

@@ -10,15 +10,18 @@ import attrs
 
 from disagg_run.errors import PatchError
 from disagg_run.patching.candidates import Candidate, concerned, state_of, unfit
-from disagg_run.patching.editing import Edited, Fits, Unfit, carry_out
+from disagg_run.patching.editing import Edited, Fits, Unfit
 from disagg_run.patching.fitting import identity
 from disagg_run.patching.ledger import as_released, is_outdated, ledger_line
 from disagg_run.patching.locating import Site
 from disagg_run.patching.manifest import Applied, Manifest, PatchedFile, read_manifest, sha256
 from disagg_run.patching.ordering import closure, files_of, in_order
-from disagg_run.patching.plain_files import read_plain
-from disagg_run.patching.states import FileChange, PatchState, State
-from disagg_run.patching.writing import FileWrite, backup_of
+from disagg_run.patching.originals import original_bytes
+from disagg_run.patching.standing import carry_out_anew
+from disagg_run.patching.states import FileChange, PatchState
+from disagg_run.patching.texts import text_of
+from disagg_run.patching.traces import lost_backup, lost_record, reinstall
+from disagg_run.patching.writing import FileWrite
 from disagg_run.records import Patch
 from disagg_run.spec.model import frozen_map
 
@@ -107,26 +110,14 @@ class _Root:
         )
         self.originals: dict[str, bytes | None] = {}
 
-    def _read(self) -> dict[str, bytes | None]:
-        found: dict[str, bytes | None] = {}
-        for name in dict.fromkeys(name for patch in self.patches for name in files_of(patch)):
-            path = self.root / name
-            if name in self.manifest.files:
-                found[name] = backup_of(path, self.manifest.files[name])
-            else:
-                try:
-                    found[name] = read_plain(path)
-                except (FileNotFoundError, NotADirectoryError):
-                    found[name] = None
-        return found
-
     def examine(self) -> tuple[dict[str, PatchState], RootChange | None]:
         """The states of the patches asked for, and the change that it takes; None = everything stands."""
         others = {name: self._unasked(each) for name, each in self.before.items() if name not in self.candidates}
         if self.before and all(self._stands(name) for name in self.candidates):
             return {name: self._standing(name) for name in self.candidates} | others, None
-        self.originals = self._read()
-        edited = carry_out({name: decoded(data) for name, data in self.originals.items()}, self.patches)
+        names = dict.fromkeys(name for patch in self.patches for name in files_of(patch))
+        self.originals = {name: original_bytes(self.root, name, self.manifest) for name in names}
+        edited = carry_out_anew({name: text_of(data) for name, data in self.originals.items()}, self.patches)
         after = {name: text.encode() for name, text in edited.texts.items()}
         self._check_kept(edited)
         self._check_digests(edited, after)
@@ -145,20 +136,23 @@ class _Root:
 
     def _standing(self, name: str) -> PatchState:
         """The state of a patch that the manifest lists, and whose files are as it says."""
-        return self._listed(self.before[name], self.candidates[name].patch, "")
+        return self._listed(self.before[name], self.candidates[name].patch)
 
     def _unasked(self, before: Applied) -> PatchState:
         """The state of a patch that is there and that nobody asked for now: the run has it all the same."""
         return self._listed(before, before.patch, "by an earlier call, nobody asked for it now")
 
-    def _listed(self, before: Applied, patch: Patch, detail: str) -> PatchState:
+    def _listed(self, before: Applied, patch: Patch, *details: str) -> PatchState:
         lines = [
             ledger_line(self.root, file, self.manifest, before)
             for file in files_of(patch)
             if file in self.manifest.files
         ]
+        lost = lost_backup(self.root, files_of(patch), self.manifest)
+        remedy = f"{reinstall(before.package, before.version)} to take it back" if lost else ""
+        detail = "; ".join(each for each in (lost, *details) if each)
         state = state_of(patch, "already applied", detail, before.package, before.version)
-        return attrs.evolve(state, files=lines, waiver=before.waiver)
+        return attrs.evolve(state, files=lines, waiver=before.waiver, remedy=remedy)
 
     def _check_kept(self, edited: Edited) -> None:
         for name in self.before.keys() - self.candidates.keys():
@@ -189,21 +183,21 @@ class _Root:
                     )
 
     def _state(self, candidate: Candidate, edited: Edited, after: Mapping[str, bytes]) -> PatchState:
-        patch = candidate.patch
+        patch, package, version = candidate.patch, candidate.package, candidate.version
         verdict = edited.verdicts[patch.id]
+        again = reinstall(package, version)
         if isinstance(verdict, Unfit):
-            return unfit(patch, f"{verdict.file}: {verdict.reason}", candidate.package, candidate.version)
+            found = unfit(patch, f"{verdict.file}: {verdict.reason}", package, version)
+            return attrs.evolve(found, remedy=again) if verdict.altered else found
         if self._stands(patch.id):
             return self._standing(patch.id)
-        state: State = "applicable"
-        detail = ""
-        if verdict.present and patch.id not in self.before:
-            state, detail = "already applied", "it stands there as installed, not by disagg-run"
-        return attrs.evolve(
-            state_of(patch, state, detail, candidate.package, candidate.version),
-            files=self._changes(candidate, verdict, after),
-            waiver=self._waiver(patch) if state == "applicable" else "",
-        )
+        files = self._changes(candidate, verdict, after)
+        if not verdict.present or patch.id in self.before:
+            found = state_of(patch, "applicable", candidate.remark, package, version)
+            return attrs.evolve(found, files=files, waiver=self._waiver(patch))
+        lost = f"it stands there, {lost_record(self.root, verdict.files, self.manifest)}"
+        found = state_of(patch, "already applied", lost, package, version)
+        return attrs.evolve(found, files=files, remedy=f"{again} to take it back")
 
     def _waiver(self, patch: Patch) -> str:
         return self.waiver or patch.waiver
@@ -255,13 +249,3 @@ class _Root:
             if digest != (known.current if known else sha256(original)):
                 writes.append(FileWrite(file=name, after=data, original=original))
         return tuple(writes), frozen_map(files)
-
-
-def decoded(data: bytes | None) -> str | None:
-    """The text of a source file; "" for one that is not UTF-8, in which no anchor stands."""
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return ""

@@ -37,6 +37,15 @@ def contains(specifiers: str, version: str) -> bool:
         raise PatchError(f"{version!r} is no version", remedy="write it like 1.2.3") from None
 
 
+def is_version(text: str) -> bool:
+    """Whether a text is a PEP 440 version."""
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
 def is_needed(patch: Patch, version: str) -> bool:
     """Whether a version is older than the first release that does not need the patch."""
     return not (patch.fixed_in and contains(f">={patch.fixed_in}", version))

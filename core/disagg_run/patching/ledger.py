@@ -15,6 +15,7 @@ from disagg_run.patching.ordering import files_of
 from disagg_run.patching.plain_files import digest_of, has_digest
 from disagg_run.patching.states import FileChange, PatchState
 from disagg_run.patching.taking_back import before_of
+from disagg_run.patching.traces import lost_backup, reinstall
 from disagg_run.records import Patch
 from disagg_run.spec.model import as_tuple
 
@@ -76,7 +77,16 @@ def _changed(root: Path, manifest: Manifest) -> str:
     changed = [
         name for name, current in current_digests(root, manifest).items() if current != manifest.files[name].current
     ]
-    return f"{changed[0]} is not what disagg-run left" if changed else ""
+    return f"{changed[0]} is not what disagg-run left" if changed else _unprotected(root, manifest)
+
+
+def _unprotected(root: Path, manifest: Manifest) -> str:
+    """Which patched file cannot be taken back, and the remedy; "" = all can."""
+    for each in manifest.applied:
+        lost = lost_backup(root, files_of(each.patch), manifest)
+        if lost:
+            return f"patched, but {lost}: {reinstall(each.package, each.version)}"
+    return ""
 
 
 def _unfinished(root: Path, manifest: Manifest) -> str:

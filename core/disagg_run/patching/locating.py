@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,36 +13,33 @@ from pathlib import Path
 import attrs
 
 from disagg_run.errors import PatchError
+from disagg_run.patching import searching
+from disagg_run.patching.ordering import top_of
 from disagg_run.spec.model import as_tuple, frozen_map
 
 #: Seconds that an interpreter gets to say where its packages lie.
 ASK_TIMEOUT_S = 60.0
 
-# Runs in the engine's interpreter, which may be older or newer than ours: plain Python 3.8, standard library. find_spec
-# on a top-level name imports nothing. The marker keeps what a sitecustomize may print apart from the answer.
-_ASK = r"""
-import importlib.metadata, importlib.util, json, os, sys
-sys.path = [p for p in sys.path if p]
-asked = json.loads(sys.argv[1])
-roots, versions = {}, {}
-for top in asked["tops"]:
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        spec = None
-    where = None
-    if spec is not None and spec.submodule_search_locations:
-        where = list(spec.submodule_search_locations)[0]
-    elif spec is not None and spec.has_location:
-        where = spec.origin
-    roots[top] = where and os.path.dirname(os.path.abspath(where))
-for name in asked["distributions"]:
-    try:
-        versions[name] = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        pass
-print("\ndisagg-run-answer " + json.dumps({"roots": roots, "versions": versions, "path": sys.path}))
-"""
+
+def _resolved(where: str | Path) -> Path:
+    return Path(where).resolve()
+
+
+@attrs.frozen(kw_only=True)
+class Installed:
+    """A distribution, as its metadata tell."""
+
+    #: As it was asked for.
+    name: str
+    #: "" = the metadata name none.
+    version: str
+    #: Directory that holds the metadata.
+    where: Path = attrs.field(converter=_resolved)
+    #: Top-level packages and modules, of those asked for, in which it lists files as its own.
+    owns: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}".rstrip()
 
 
 @attrs.frozen(kw_only=True)
@@ -55,8 +50,8 @@ class Site:
     name: str
     #: Import root of each top-level package or module that was found.
     roots: Mapping[str, Path] = attrs.field(converter=frozen_map)
-    #: Version of each distribution that was found, by the name that was asked for.
-    versions: Mapping[str, str] = attrs.field(converter=frozen_map)
+    #: The distributions that were found, in the order of the names and for each in that of the search.
+    installed: tuple[Installed, ...] = attrs.field(converter=as_tuple)
     #: Where packages are looked for, in order.
     searched: tuple[Path, ...] = attrs.field(converter=as_tuple)
 
@@ -65,18 +60,14 @@ class Site:
         root = self.roots.get(top_of(file))
         return None if root is None else root / file
 
-    def version(self, packages: Iterable[str]) -> tuple[str, str] | None:
-        """The first of ``packages`` that is installed, with its version."""
-        for name in packages:
-            if name in self.versions:
-                return name, self.versions[name]
-        return None
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Version of each distribution that was found, by the name that was asked for."""
+        return {each.name: each.version for each in reversed(self.installed)}
 
-
-def top_of(file: str) -> str:
-    """The top-level package or module of a file: ``toy`` of ``toy/server.py``."""
-    first = file.split("/")[0]
-    return first[:-3] if "/" not in file and first.endswith(".py") else first
+    def distributions(self, names: Iterable[str]) -> tuple[Installed, ...]:
+        """Those of ``names`` that are installed, in the order of the names, then in that of the search."""
+        return tuple(each for name in names for each in self.installed if each.name == name)
 
 
 def locate_site(
@@ -101,21 +92,17 @@ def _in_directory(target: Path, tops: Iterable[str], distributions: Iterable[str
             remedy="give the directory in which the package's own lies",
         )
     target = target.resolve()
-    wanted = {_normal(name): name for name in distributions}
-    versions: dict[str, str] = {}
-    for each in importlib.metadata.distributions(path=[str(target)]):
-        name = wanted.get(_normal(each.metadata["Name"] or ""))
-        if name is not None:
-            versions.setdefault(name, each.version)
+    tops = tuple(tops)
+    found = [Installed(**each) for each in searching.installed(distributions, tops, [str(target)])]
     roots = {top: target for top in tops if (target / top).is_dir() or (target / f"{top}.py").is_file()}
-    return Site(name=f"directory {target}", roots=roots, versions=versions, searched=[target])
+    return Site(name=f"directory {target}", roots=roots, installed=found, searched=[target])
 
 
 def _as_imported(python: str, tops: Iterable[str], distributions: Iterable[str]) -> Site:
     question = json.dumps({"tops": sorted(set(tops)), "distributions": list(distributions)})
     try:
         done = subprocess.run(
-            [python, "-c", _ASK, question],
+            [python, "-c", Path(searching.__file__).read_text(encoding="utf-8"), question],
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
@@ -129,17 +116,14 @@ def _as_imported(python: str, tops: Iterable[str], distributions: Iterable[str])
         ) from None
     except subprocess.TimeoutExpired:
         raise PatchError(f"the interpreter {python!r} gave no answer in {ASK_TIMEOUT_S:.0f} s") from None
-    _, mark, answer = done.stdout.rpartition("disagg-run-answer ")
+    _, mark, answer = done.stdout.rpartition(searching.MARKER)
     if done.returncode or not mark:
         last = (done.stderr.strip() or "no message").splitlines()[-1]
         raise PatchError(
             f"{python!r} cannot say where its packages lie: {last}", remedy="name a Python 3 with --python"
         )
     found = json.loads(answer)
-    roots = {top: Path(where).resolve() for top, where in found["roots"].items() if where}
+    roots = {top: Path(where).resolve() for top, where in found["roots"].items()}
+    installed = [Installed(**each) for each in found["installed"]]
     searched = dict.fromkeys(Path(where).resolve() for where in found["path"])
-    return Site(name=f"interpreter {python}", roots=roots, versions=found["versions"], searched=searched)
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return Site(name=f"interpreter {python}", roots=roots, installed=installed, searched=searched)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import attrs
 
 from disagg_run.errors import PatchError
+from disagg_run.patching.ordering import is_inside
 from disagg_run.patching.plain_files import read_plain
 from disagg_run.patching.plain_files import sha256 as sha256  # manifests and patches are known by it
+from disagg_run.patching.stored import Misfit, record
 from disagg_run.planning.document import to_data
-from disagg_run.records import Edit, FileDigest, Patch
+from disagg_run.records import Patch
 from disagg_run.spec.model import as_tuple, frozen_map
 
 SCHEMA = 1
+_DIGEST = re.compile("[0-9a-f]{64}")
 #: In the import root.
 MANIFEST = "disagg-run-patches.json"
 #: The manifest that a change ends with, written before it begins.
@@ -87,29 +90,39 @@ def read_manifest(root: Path, name: str = MANIFEST) -> Manifest:
     except UnicodeDecodeError as error:
         raise PatchError(f"cannot read {path}: {error}", remedy="reinstall the package, then remove the file") from None
     try:
-        data = json.loads(text)
-        if data.pop("schema") != SCHEMA:
-            raise PatchError(
-                f"{path} was written by another version of disagg-run", remedy="revert the patches with that version"
-            )
-        return _manifest(data)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return _manifest(json.loads(text), path)
+    except (Misfit, ValueError, RecursionError) as error:
         raise PatchError(f"{path} is damaged: {error}", remedy="reinstall the package, then remove the file") from None
 
 
-def _manifest(data: dict[str, Any]) -> Manifest:
-    pending = data.pop("pending")
-    return Manifest(
-        files={name: PatchedFile(**file) for name, file in data.pop("files").items()},
-        applied=[Applied(patch=patch_from_data(each.pop("patch")), **each) for each in data.pop("applied")],
-        pending=None if pending is None else _manifest(pending),
-        **data,
-    )
+def _manifest(data: object, path: Path) -> Manifest:
+    """Raises Misfit for data that are no manifest, PatchError for one of another version."""
+    if not isinstance(data, dict):
+        raise Misfit("it is no object")
+    if "schema" not in data:
+        raise Misfit("schema is missing")
+    if data.pop("schema") != SCHEMA:
+        raise PatchError(
+            f"{path} was written by another version of disagg-run", remedy="revert the patches with that version"
+        )
+    for key in ("files", "applied"):
+        if key not in data:
+            raise Misfit(f"{key} is missing")
+    found = record(Manifest, data, "")
+    _check(found, "")
+    if bool(found.files) != bool(found.applied):
+        raise Misfit("it lists patches without files" if found.applied else "it lists files without patches")
+    return found
 
 
-def patch_from_data(data: Mapping[str, Any]) -> Patch:
-    """A patch from its plain data; KeyError or TypeError where it is none."""
-    fields = dict(data)
-    edits = [Edit(**edit) for edit in fields.pop("edits")]
-    digests = [FileDigest(**each) for each in fields.pop("digests")]
-    return Patch(edits=edits, digests=digests, **fields)
+def _check(manifest: Manifest, place: str) -> None:
+    for name, file in manifest.files.items():
+        if not is_inside(name):
+            raise Misfit(f"{place}files has {name!r}, which is no file of the import root")
+        if not (_DIGEST.fullmatch(file.original) and _DIGEST.fullmatch(file.current)):
+            raise Misfit(f"{place}files[{name!r}] has a digest that is none")
+    ids = [each.patch.id for each in manifest.applied]
+    if len(set(ids)) != len(ids):
+        raise Misfit(f"{place}applied has a patch twice")
+    if manifest.pending is not None:
+        _check(manifest.pending, "pending.")

@@ -16,11 +16,16 @@ import attrs
 from disagg_run.records import Edit
 
 _INDENT = re.compile(r"[ \t]*")
+_RETURNS = "its lines end in CR LF, those of the patch in LF"
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class NoMatch(Exception):
     """The edit has no place in this text; the message says why, in one clause."""
+
+
+class Altered(NoMatch):
+    """The same, since the file is not as any release has it."""
 
 
 @attrs.frozen
@@ -31,6 +36,11 @@ class Place:
     end: int
     #: Indentation of the statements there; "" for a match by text.
     indent: str = ""
+
+    def holds(self, other: Place) -> bool:
+        """Whether ``other`` is a part of it, and not all."""
+        inside = self.start <= other.start and other.end <= self.end
+        return inside and (self.start, self.end) != (other.start, other.end)
 
 
 @attrs.frozen
@@ -60,7 +70,7 @@ class SourceText:
     @cached_property
     def _line_starts(self) -> list[int]:
         if "\r" in self.text:
-            raise NoMatch("the file has carriage returns, so its lines cannot be counted")
+            raise Altered(_RETURNS)
         starts = [0]
         for line in self.text.split("\n"):
             starts.append(starts[-1] + len(line) + 1)
@@ -135,17 +145,20 @@ def locate(source: SourceText, edit: Edit) -> Found:
 
     Raises NoMatch where its anchor is not found exactly once.
     """
+    places = source.find(edit.anchor, edit.scope, edit.by)
     if edit.replacement.strip():
         present = source.find(edit.replacement, edit.scope, edit.by)
-        if len(present) == 1:
+        # An edit that takes something away leaves what stands within its anchor all along.
+        if len(present) == 1 and not any(place.holds(present[0]) for place in places):
             return Found(present[0], True)
-    places = source.find(edit.anchor, edit.scope, edit.by)
     if len(places) == 1:
         return Found(places[0], False)
     where = f"in {edit.scope}" if edit.scope else "in the file"
     first = edit.anchor.strip().split("\n")[0]
     if places:
         raise NoMatch(f"{first!r} … stands {len(places)} times {where}")
+    if "\r\n" in source.text:
+        raise Altered(_RETURNS)
     raise NoMatch(f"{first!r} … does not stand {where}")
 
 

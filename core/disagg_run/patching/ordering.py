@@ -58,14 +58,29 @@ def file_of(patch: Patch, edit: Edit) -> str:
     Raises PatchError for a path that is absolute or leaves the import root.
     """
     name = edit.file or patch.file
-    parts = name.split("/")
-    if not name or name.startswith("/") or any(part in ("", ".", "..") for part in parts):
+    if not is_inside(name):
         raise PatchError(
             f"patch {patch.id!r} names the file {name!r}", remedy="name it relative to the import root: 'toy/server.py'"
         )
     return name
 
 
+def is_inside(name: str) -> bool:
+    """Whether a path is relative and stays below the import root."""
+    return all(part not in ("", ".", "..") for part in name.split("/"))
+
+
 def files_of(patch: Patch) -> tuple[str, ...]:
     """The files that a patch changes, in the order of its edits."""
     return tuple(dict.fromkeys(file_of(patch, edit) for edit in patch.edits))
+
+
+def tops_of(patch: Patch) -> frozenset[str]:
+    """The top-level packages and modules that a patch is about, also where a plan carries it without its edits."""
+    return frozenset(top_of(name) for name in (*files_of(patch), patch.file) if name)
+
+
+def top_of(file: str) -> str:
+    """The top-level package or module of a file: ``toy`` of ``toy/server.py``."""
+    first = file.split("/")[0]
+    return first[:-3] if "/" not in file and first.endswith(".py") else first

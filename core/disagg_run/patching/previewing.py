@@ -8,13 +8,14 @@ from pathlib import Path
 import attrs
 
 from disagg_run.patching.candidates import Candidate, concerned
-from disagg_run.patching.editing import Fits, carry_out
-from disagg_run.patching.examining import decoded
+from disagg_run.patching.editing import Fits
 from disagg_run.patching.locating import Site
 from disagg_run.patching.manifest import read_manifest
 from disagg_run.patching.ordering import files_of
+from disagg_run.patching.originals import original_bytes
+from disagg_run.patching.standing import carry_out_anew
 from disagg_run.patching.states import PatchState
-from disagg_run.patching.writing import backup_of
+from disagg_run.patching.texts import text_of
 from disagg_run.records import Patch
 
 
@@ -59,25 +60,17 @@ def _of(root: Path, candidates: Sequence[Candidate], remarks: list[str]) -> list
         attrs.evolve(each.patch, requires=tuple(name for name in each.patch.requires if name in ids))
         for each in candidates
     ]
-    originals = {name: _original(root, name) for patch in patches for name in files_of(patch)}
-    edited = carry_out(originals, patches)
+    manifest = read_manifest(root)
+    names = dict.fromkeys(name for patch in patches for name in files_of(patch))
+    originals = {name: text_of(original_bytes(root, name, manifest)) for name in names}
+    edited = carry_out_anew(originals, patches)
     for name, verdict in edited.verdicts.items():
         if not isinstance(verdict, Fits):
             remarks.append(f"{name}: does not match, {verdict.file}: {verdict.reason}")
         elif verdict.present:
-            remarks.append(f"{name}: already applied, it stands there as installed")
+            remarks.append(f"{name}: already applied, it stands in the unpatched file")
     return [
-        FileText(file=name, before=originals[name] or "", after=text)
+        FileText(file=name, before=before, after=text)
         for name, text in edited.texts.items()
-        if text != originals[name]
+        if text != (before := str(originals[name]))
     ]
-
-
-def _original(root: Path, name: str) -> str | None:
-    known = read_manifest(root).files.get(name)
-    if known is not None:
-        return decoded(backup_of(root / name, known))
-    try:
-        return decoded((root / name).read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return None

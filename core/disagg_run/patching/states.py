@@ -39,6 +39,8 @@ class PatchState:
     state: State
     #: Why this state, in one clause.
     detail: str = ""
+    #: What to do about it; "" = nothing in particular.
+    remedy: str = ""
     #: Installed distribution that it belongs to, and its version; "" = none was found.
     package: str = ""
     version: str = ""
