@@ -13,7 +13,8 @@ PLANNED: dict[str, Callable[..., LaunchPlan]] = {
     "vllm": vllm_plans.planned,
     "atom": atom_plans.planned,
 }
-TYPED = Source(layer=Layer.COMMAND_LINE, where="--args")
+#: As high as the spec of a program, which these plans are made of: what is given by hand stands beside it.
+TYPED = Source(layer=Layer.PROGRAM, where="--args")
 
 
 def typed(*words: str) -> ArgText:

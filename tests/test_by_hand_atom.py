@@ -67,7 +67,7 @@ def refused(**fields: Any) -> str:
 def test_a_flag_against_the_plan_is_refused_with_both_sides_and_what_to_do(target: str, words: str, said: str) -> None:
     message = refused(**told(target, *words.split()))
     assert message.startswith(f"{words.split()[0]} of {target} says ")
-    assert "(command line --args), but the plan is " in message
+    assert "(Python --args), but the plan is " in message
     assert re.search(said, message), message
 
 

@@ -65,7 +65,7 @@ def test_a_servers_flag_against_the_plan_is_refused(kind: str, words: str, told:
         given(kind, words)
     text = message(caught)
     assert text.startswith(f"{words.split()[0].split('=')[0]} of prefill says ")
-    assert "(command line --args)" in text
+    assert "(Python --args)" in text
     assert told in text
     assert remedy in text
 
@@ -172,7 +172,7 @@ def test_a_flag_of_the_router_against_the_plan_is_refused(kind: str, words: str,
         given(kind, words, "router")
     text = message(caught)
     assert text.startswith(f"{words.split()[0]} of router says ")
-    assert "(command line --args)" in text
+    assert "(Python --args)" in text
     assert told in text
     assert "leave it out" in text
 

@@ -38,7 +38,7 @@ def test_a_leaf_against_the_plan_is_refused(kind: str, words: str, told: str, re
     with pytest.raises(DisaggError) as caught:
         given(kind, words)
     text = message(caught)
-    assert "(command line --args)" in text
+    assert "(Python --args)" in text
     assert told in text
     assert remedy in text
 

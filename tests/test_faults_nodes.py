@@ -209,7 +209,7 @@ def test_B77_a_host_name_of_the_store_for_a_worker_over_two_nodes_is_refused() -
     with pytest.raises(SpecError) as caught:
         sglang_plans.planned(nodes=3, prefill=RoleSpec(tp=16, args=[words]), settings=STORE)
     assert str(caught.value) == (
-        "--hicache-storage-backend-extra-config/local_hostname is '10.0.0.1' (command line --args) for prefill-0 of"
+        "--hicache-storage-backend-extra-config/local_hostname is '10.0.0.1' (Python --args) for prefill-0 of"
         " rank 0 and prefill-0.1 of rank 1, but it is a node's own: leave it out, for each node's is planned, or give"
         " it to each process by its name (processes.prefill-0.1 in a run file)"
     )
@@ -244,7 +244,7 @@ def test_B77_an_address_for_all_servers_is_refused_and_one_for_each_is_taken(
 def test_B77_a_bound_address_for_all_servers_is_refused_unless_it_is_every_address(
     planned: Callable[..., LaunchPlan],
 ) -> None:
-    with pytest.raises((SpecError, FlagError), match=r"--host .*'10\.0\.0\.1' \(command line --args\)"):
+    with pytest.raises((SpecError, FlagError), match=r"--host .*'10\.0\.0\.1' \(Python --args\)"):
         planned(args=[typed("--host", "10.0.0.1")])
     assert planned(args=[typed("--host", "0.0.0.0")]).bound
 

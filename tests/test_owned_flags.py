@@ -57,7 +57,7 @@ def test_a_flag_by_hand_against_the_plan_is_refused_with_the_option(
 ) -> None:
     message = refused(engine, words)
     assert message.startswith(f"{words.split()[0]} of prefill says ")
-    assert "(command line --args), but the plan is " + told in message
+    assert "(Python --args), but the plan is " + told in message
     assert remedy in message
     assert "\n" not in message
 

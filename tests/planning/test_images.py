@@ -40,7 +40,7 @@ def test_an_image_whose_tag_says_another_version_is_warned_of(image: str | None,
     said = [remark.message for remark in made.warnings if "the tag of image" in remark.message]
     assert bool(said) == warned
     if warned:
-        assert said[0].startswith(f"the plan is for version {version} (command line --args), but the tag of image")
+        assert said[0].startswith(f"the plan is for version {version} (Python --args), but the tag of image")
     assert made.engine_version == version
 
 

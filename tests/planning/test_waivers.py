@@ -55,11 +55,11 @@ def test_a_name_that_nothing_checks_is_refused_with_the_nearest_and_all_that_the
     with pytest.raises(SpecError) as caught:
         plan(asked, host=careful(dark=False))
     assert str(caught.value) == (
-        "nothing can be waived as 'fanz' (command line --args): did you mean 'fans'? what can be is block-size, fans,"
+        "nothing can be waived as 'fanz' (Python --args): did you mean 'fans'? what can be is block-size, fans,"
         " gpu-driver, gpu-vendor, gpu-visibility, host-paths, ib-devices, lights, model, plain-secrets, rdma-rails"
     )
     with pytest.raises(
-        SpecError, match=r"nothing can be waived as 'tp' \(command line --args\): what can be is block-size, "
+        SpecError, match=r"nothing can be waived as 'tp' \(Python --args\): what can be is block-size, "
     ):
         plan(spec(waive=["tp"], sources={"waive.tp": TYPED}), host=HOST)
 
@@ -94,7 +94,7 @@ def test_a_waiver_that_let_nothing_through_is_warned_of_where_the_nodes_are_know
     made = plan(asked, facts, host=HOST)
     assert made.waived == ()
     assert [(each.message, each.source) for each in made.warnings] == [
-        ("--waive block-size let nothing through", "command line --args")
+        ("--waive block-size let nothing through", "Python --args")
     ]
     # A node may yet need it, and a simulation checks less than the run that the same file is for.
     assert plan(attrs.evolve(asked, waive=["ib-devices"]), host=HOST).warnings == ()
