@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from disagg_run import ArgText, Nic, NodeFacts, ParityError, PortError, RoleSpec, SpecError
+from disagg_run import ArgText, FlagError, Nic, NodeFacts, PortError, RoleSpec, SpecError
 from disagg_run.spec.reading import read_spec
 from tests.sglang_plans import CONTRACT, HOST, contract, planned, source, value
 
@@ -45,7 +45,7 @@ def test_an_unknown_kv_transfer_is_refused_with_the_nearest() -> None:
 
 
 def test_one_backend_for_both_sides() -> None:
-    with pytest.raises(ParityError, match="transfer-backend"):
+    with pytest.raises(FlagError, match=r"'nixl' .*, but the plan is made for 'mori' .*it follows from --connector"):
         planned(decode=RoleSpec(args=[ArgText(words=("--disaggregation-transfer-backend", "nixl"))]))
 
 

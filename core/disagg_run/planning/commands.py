@@ -18,6 +18,7 @@ from disagg_run.planning.environment import MergedEnv, merge_env
 from disagg_run.planning.owned import check_owned, check_owned_env
 from disagg_run.planning.secret_values import check_asked_env, check_asked_flags
 from disagg_run.records import Command, EnvSetting, Flag
+from disagg_run.sources import CORE_DEFAULT, Layer
 from disagg_run.spec.model import ArgText, ProcessSpec
 
 
@@ -71,7 +72,11 @@ def build_command(
         further += split_words(text.words, program.catalogue, text.source)
     flags = [each for each in (*command.flags, *further) if not each.implied]
     merged = merge_flags(flags, program.catalogue, where=name)
-    check_owned(planned, further, merged, program.catalogue, ctx)
+    # A setting that holds flags as one text, which a plugin passes on, is by hand as well.
+    texts = [
+        each for each in command.flags if not each.option and (each.source or CORE_DEFAULT).layer >= Layer.CONTRACT
+    ]
+    check_owned(planned, (*texts, *further), merged, program.catalogue, ctx)
     check_asked_flags(merged, ctx)
     warnings = tuple(dict.fromkeys(flag.remark for flag in flags if flag.remark))
     warnings += check_flags(
@@ -130,7 +135,7 @@ def build_env(selection: Selection, ctx: ProcessContext) -> MergedEnv:
     asked = tuple(asked_env(ctx))
     settings += asked
     settings += [EnvSetting(name, op="secret", source=ctx.spec.source("secrets")) for name in ctx.spec.secrets]
-    env = merge_env((each for each in settings if not each.implied), where=ctx.process.name)
+    env = merge_env(settings, where=ctx.process.name)
     check_owned_env(settings, env, ctx)
     check_asked_env(asked, ctx)
     return attrs.evolve(env, no_gpus=True) if shows_no_gpus(settings) else env

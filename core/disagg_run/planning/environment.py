@@ -33,7 +33,7 @@ class MergedEnv:
 
 
 def merge_env(settings: Iterable[EnvSetting], *, where: str) -> MergedEnv:
-    """Merge ``settings`` of the process ``where``; each has its source.
+    """Merge ``settings`` of the process ``where``; each has its source, and those that are implied set nothing.
 
     A later layer replaces an earlier one, within the users' layers the later setting of the sequence is the narrower
     target and wins, two plugins of one layer that differ are a ConflictError. Prepends and appends accumulate in layer
@@ -42,7 +42,7 @@ def merge_env(settings: Iterable[EnvSetting], *, where: str) -> MergedEnv:
     settings = tuple(settings)
     winners: dict[str, list[EnvSetting]] = {}
     paths: dict[tuple[str, str], list[EnvSetting]] = {}
-    for setting in sorted(settings, key=_layer):
+    for setting in sorted((each for each in settings if not each.implied), key=_layer):
         _check_name(setting, where)
         if setting.op in ("prepend", "append"):
             paths.setdefault((setting.op, setting.name), []).append(setting)

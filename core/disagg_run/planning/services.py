@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from disagg_run.context import Process, RankContext
+from disagg_run.context import Process, ProcessContext, RankContext
 from disagg_run.errors import PluginError
-from disagg_run.flags import merge_flags, render, split_words
+from disagg_run.flags import MergedFlag, merge_flags, render, split_words
 from disagg_run.host import Selection
 from disagg_run.planning.assembly import ProcessDraft
 from disagg_run.planning.commands import asked_args, asked_env, flag_provenance
 from disagg_run.planning.contexts import process_context
-from disagg_run.planning.environment import merge_env
+from disagg_run.planning.environment import MergedEnv, merge_env
+from disagg_run.planning.owned import check_owned, check_owned_env
+from disagg_run.planning.readiness import check_told_ports
 from disagg_run.planning.secret_values import check_asked_env, check_asked_flags
 from disagg_run.planning.simulated import stand_in_exec
 from disagg_run.records import ServiceProcess
+from disagg_run.spec.model import ArgText
 
 _PORT = re.compile(r"\{port:([a-z0-9_-]+)\}")
 
@@ -59,20 +62,21 @@ def finish_service(
     record = draft.record
     process = Process(name=draft.name, kind=record.kind)
     ctx = process_context(rank, process, ports)
-    flags = [attrs.evolve(flag, values=_filled(flag.values, ports, draft)) for flag in record.command.flags]
-    for text in asked_args(ctx):
-        flags += split_words(text.words, None, text.source)
-    merged = merge_flags(flags, None, where=draft.name)
+    planned = [attrs.evolve(flag, values=_filled(flag.values, ports, draft)) for flag in record.command.flags]
+    words = asked_args(ctx)
+    further = [flag for text in words for flag in split_words(text.words, None, text.source)]
+    merged = merge_flags((each for each in (*planned, *further) if not each.implied), None, where=draft.name)
+    check_owned(planned, further, merged, None, ctx)
     check_asked_flags(merged, ctx)
-    asked = tuple(asked_env(ctx))
-    check_asked_env(asked, ctx)
+    env = _merged_env(record, ctx)
+    check_told_ports(record.listeners, ports, merged, env, None, draft.name)
     program = _filled(record.command.program, ports, draft)
-    argv = (*program, *render(merged))
+    argv = (*program, *_as_typed(merged, words))
     return ProcessDraft(
         process=process,
         argv=argv,
         exec=stand_in_exec(selection, ctx, argv, program),
-        env=merge_env([*record.env, *asked], where=draft.name),
+        env=env,
         ports=ports,
         listeners=record.listeners,
         flags=merged,
@@ -80,6 +84,27 @@ def finish_service(
         image=record.command.image,
         scope=record.scope,
     )
+
+
+def _merged_env(record: ServiceProcess, ctx: ProcessContext) -> MergedEnv:
+    asked = tuple(asked_env(ctx))
+    env = merge_env([*record.env, *asked], where=ctx.process.name)
+    check_owned_env(record.env, env, ctx)
+    check_asked_env(asked, ctx)
+    return env
+
+
+def _as_typed(merged: Iterable[MergedFlag], asked: Iterable[ArgText]) -> Iterator[str]:
+    """The flags' words, those that a user joined by ``=`` still so: without a catalogue, nobody knows what is a switch.
+
+    Many parsers take ``--x false`` for ``--x`` and a further word.
+    """
+    joined = {word.partition("=")[0] for text in asked for word in text.words if word.startswith("-") and "=" in word}
+    for flag in merged:
+        if flag.name in joined and len(flag.values) == 1:
+            yield f"{flag.name}={flag.values[0]}"
+        else:
+            yield from render((flag,))
 
 
 def _filled(words: Iterable[str], ports: Mapping[str, int], draft: ServiceDraft) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from disagg_run.context import ProcessContext
 from disagg_run.records import Flag, flag
 from disagg_run.roles import dp_ranks, mode_name
 from disagg_run.sources import Layer, Source
-from disagg_sglang import models, versions
+from disagg_sglang import held, models, versions
 from disagg_sglang.hicache import enabled
 
 
@@ -25,6 +25,7 @@ def flags(ctx: ProcessContext) -> Iterator[Flag]:
     if ctx.process.role == "prefill" and not enabled(ctx) and not ctx.setting("agentic", False):
         # A benchmark's prompts have nothing in common; the engine itself switches decode's off.
         yield flag("--disable-radix-cache")
+        yield held.prefix_cache(hicache=False)
 
 
 def _memory(ctx: ProcessContext) -> Iterator[Flag]:

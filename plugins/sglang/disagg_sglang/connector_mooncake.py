@@ -13,6 +13,11 @@ from disagg_sglang import transfer
 NAME = "sglang-mooncake"
 BACKEND = "mooncake"
 
+#: Where Mooncake waits instead of at the address that the engine gives it.
+_ADDRESSES = tuple(
+    EnvSetting(name, implied=True, per_node=True) for name in ("MC_TCP_BIND_ADDRESS", "MC_RDMA_BIND_ADDRESS")
+)
+
 
 @hookimpl
 def disagg_plugin() -> Extension:
@@ -33,7 +38,7 @@ def disagg_args(ctx: ProcessContext) -> Iterable[Flag]:
 @hookimpl
 def disagg_env(ctx: ProcessContext) -> Iterable[EnvSetting]:
     # Mooncake has a name of its own for the GID index.
-    return tuple(transfer.environment(ctx, NAME, "MC_GID_INDEX"))
+    return (*transfer.environment(ctx, NAME, "MC_GID_INDEX"), *_ADDRESSES)
 
 
 @hookimpl

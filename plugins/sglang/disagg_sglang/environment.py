@@ -8,7 +8,7 @@ from disagg_run.context import ProcessContext
 from disagg_run.gpus import visible_gpus
 from disagg_run.records import EnvSetting
 from disagg_run.sources import Layer, Source
-from disagg_sglang import dispatch, models, speculation, versions
+from disagg_sglang import dispatch, held, hicache, models, speculation, versions
 from disagg_sglang.devices import device, is_amd
 
 #: In every public recipe. Timeouts are in seconds.
@@ -88,3 +88,5 @@ def _server(ctx: ProcessContext) -> Iterator[EnvSetting]:
     if ctx.process.role == "decode":
         yield from speculation.pretended_acceptance(ctx)
     yield from visible_gpus(ctx, device(ctx))
+    yield from held.server_variables(ctx)
+    yield from hicache.server_variables(ctx)

@@ -5,15 +5,16 @@ The store is one Mooncake master on rank 0, a service, and a part of every prefi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from disagg_run.context import ProcessContext, RankContext, host_port
 from disagg_run.errors import SpecError
-from disagg_run.records import Command, Flag, Probe, ServiceProcess, flag
+from disagg_run.records import FIXED, Command, EnvSetting, Flag, Probe, ServiceProcess, flag
 from disagg_run.settable_ports import settable
 from disagg_run.sources import Source
-from disagg_sglang import models, transfer
+from disagg_sglang import held, models, transfer
 
 MASTER = "mooncake-master"
 MASTER_PORT = 50061
@@ -39,6 +40,7 @@ def server_flags(ctx: ProcessContext) -> Iterator[Flag]:
     if not enabled(ctx) or ctx.process.role != "prefill":
         return
     yield flag("--enable-hierarchical-cache", source=ctx.source("kv_offloading"))
+    yield held.prefix_cache(hicache=True)
     yield _size(ctx)
     yield _given(ctx, "--hicache-io-backend", "hicache_io_backend", "direct")
     layout = "page_first" if stored(ctx) else "page_first_direct"
@@ -47,7 +49,8 @@ def server_flags(ctx: ProcessContext) -> Iterator[Flag]:
     yield _given(ctx, "--hicache-storage-prefetch-policy", "hicache_prefetch_policy", "wait_complete")
     backend = ctx.setting("hicache_storage_backend")
     if backend is not None:
-        yield flag("--hicache-storage-backend", backend, source=ctx.source("hicache_storage_backend"))
+        setting = "hicache_storage_backend"
+        yield flag("--hicache-storage-backend", backend, source=ctx.source(setting), option=f"settings.{setting}")
     if stored(ctx):
         yield _store_config(ctx)
         # The store's hits are seen nowhere else.
@@ -105,14 +108,59 @@ def _store_config(ctx: ProcessContext) -> Flag:
         "device_name": ",".join(names),
         # Of this node, never the head's: remote ranks would register a wrong address.
         "local_hostname": ctx.node.address,
-        "global_segment_size": ctx.setting("mc_global_segment_size", "64gb"),
+        "global_segment_size": _segment_size(ctx),
         "metadata_server": f"http://{host_port(address, master['metadata'])}/metadata",
         "check_server": False,
     }
     named = {"protocol": "mc_protocol", "global_segment_size": "mc_global_segment_size"}
     sources = {key: source for key, name in named.items() if (source := ctx.set_by(name)) is not None}
-    own = ("local_hostname",)
-    return Flag("--hicache-storage-backend-extra-config", json=config, leaf_sources=sources, per_node=own)
+    return Flag(
+        "--hicache-storage-backend-extra-config",
+        json=config,
+        leaf_sources=sources,
+        leaf_options={"master_server_address": FIXED, "metadata_server": FIXED},
+        # Clients that tell each other where they are ask nobody.
+        leaf_agreeing={"metadata_server": ("P2PHANDSHAKE",)},
+        per_node=("local_hostname",),
+    )
+
+
+def _segment_size(ctx: ProcessContext) -> str:
+    """Memory that the server gives to the store, in the form that SGLang 0.5.23 reads (mooncake_store.py).
+
+    Raises SpecError for any other, which would end a server once its model is loaded, and for none at all.
+    """
+    text = str(ctx.setting("mc_global_segment_size", "64gb"))
+    if re.fullmatch(r"0*[1-9][0-9]*( ?gb)?", text.strip().lower()) is None:
+        raise SpecError(
+            f"mc_global_segment_size is {text!r} ({ctx.source('mc_global_segment_size')}), which is no size above 0"
+            " that the engine reads",
+            remedy="write whole gigabytes, such as 64gb, or bytes without a unit",
+        )
+    return text
+
+
+def server_variables(ctx: ProcessContext) -> Iterator[EnvSetting]:
+    """Variables for the store's clients: of its configuration they read the host's name alone, over what it says."""
+    if ctx.process.role != "prefill" or not stored(ctx):
+        return
+    yield from _UNREAD
+    for name in ("MOONCAKE_LOCAL_HOSTNAME", "LOCAL_HOSTNAME"):
+        yield EnvSetting(name, implied=True, per_node=True)
+
+
+_UNREAD = tuple(
+    held.held_variable(name, why="the store's configuration is in --hicache-storage-backend-extra-config")
+    for name in (
+        "MOONCAKE_CLIENT",
+        "MOONCAKE_CONFIG_PATH",
+        "MOONCAKE_DEVICE",
+        "MOONCAKE_GLOBAL_SEGMENT_SIZE",
+        "MOONCAKE_MASTER",
+        "MOONCAKE_TE_META_DATA_SERVER",
+        "SGLANG_HICACHE_MOONCAKE_CONFIG_PATH",
+    )
+)
 
 
 def services(ctx: RankContext) -> Iterator[ServiceProcess]:
@@ -135,10 +183,10 @@ def services(ctx: RankContext) -> Iterator[ServiceProcess]:
         "--http_metadata_server_host=0.0.0.0",
     )
     flags = (
-        flag("--http_metadata_server_port", "{port:metadata}", source=_set_by(ctx, "mc_metadata_port")),
-        flag("--rpc_port", "{port:rpc}", source=_set_by(ctx, "mc_master_port")),
+        _port(ctx, "--http_metadata_server_port", "metadata", "mc_metadata_port"),
+        _port(ctx, "--rpc_port", "rpc", "mc_master_port"),
         _given(ctx, "--rpc_thread_num", "mc_master_threads", 64),
-        flag("--metrics_port", "{port:metrics}", source=_set_by(ctx, "mc_metrics_port")),
+        _port(ctx, "--metrics_port", "metrics", "mc_metrics_port"),
         _given(ctx, "--eviction_high_watermark_ratio", "mc_eviction_high_watermark", 0.95),
     )
     answers = Probe(kind="tcp", timeout_s=MASTER_TIMEOUT_S)
@@ -147,13 +195,17 @@ def services(ctx: RankContext) -> Iterator[ServiceProcess]:
     yield ServiceProcess(
         name=MASTER,
         kind="service",
-        command=Command(program=program, flags=flags),
+        command=Command(program=program, flags=(*flags, *held.master_flags(ctx.node.address, flags))),
         listeners=(
             settable(ctx, "rpc", "mc_master_port", MASTER_PORT, role="prefill", probe=answers),
             settable(ctx, "metadata", "mc_metadata_port", METADATA_PORT, role="prefill", probe=health),
             settable(ctx, "metrics", "mc_metrics_port", METRICS_PORT, role="prefill", probe=segments),
         ),
     )
+
+
+def _port(ctx: RankContext, name: str, listener: str, setting: str) -> Flag:
+    return flag(name, f"{{port:{listener}}}", source=_set_by(ctx, setting), option=f"settings.{setting}")
 
 
 def _set_by(ctx: RankContext, name: str) -> Source | None:

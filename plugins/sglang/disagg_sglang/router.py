@@ -11,9 +11,11 @@ from disagg_run.catalogue import load_catalogue
 from disagg_run.context import ProcessContext
 from disagg_run.errors import SpecError
 from disagg_run.flags import split_words
-from disagg_run.records import Command, Flag, flag
+from disagg_run.option_flags import implied_flag
+from disagg_run.records import FIXED, Command, Flag, flag
 from disagg_run.settable_ports import port_source, router_port_source
 from disagg_run.sources import Source
+from disagg_sglang import held
 from disagg_sglang.listeners import BOOTSTRAP_PORT, PROMETHEUS_PORT
 from disagg_sglang.versions import CATALOGUES, ROUTER
 
@@ -66,10 +68,8 @@ def _check_dp_aware(ctx: ProcessContext, flags: tuple[Flag, ...]) -> None:
 
 
 def _place(ctx: ProcessContext) -> Iterator[Flag]:
-    yield flag("--pd-disaggregation")
-    if ":" in ctx.node.address:
-        # Its default is every IPv4 address; 0.3.2 takes "::" for no address ("invalid socket address syntax").
-        yield flag("--host", "[::]")
+    yield flag("--pd-disaggregation", option=FIXED)
+    yield held.router_host(ctx)
     yield flag("--port", ctx.ports["http"], source=router_port_source(ctx))
     if ctx.ports["prometheus"] != PROMETHEUS_PORT:
         source = port_source(ctx, "prometheus", "prometheus_port", PROMETHEUS_PORT)
@@ -81,9 +81,13 @@ def _workers(ctx: ProcessContext) -> Iterator[Flag]:
     # Where the router says none, decode asks at its own: right only where all are alike.
     told = any(head.ports["bootstrap"] != BOOTSTRAP_PORT for head in heads)
     for head in heads:
-        yield flag("--prefill", head.url, *((head.ports["bootstrap"],) if told else ()))
+        port = head.ports["bootstrap"]
+        yield flag("--prefill", head.url, *((port,) if told else ()), option="nodes")
+        if not told:
+            yield implied_flag("--prefill", head.url, port, option="nodes")
     for head in ctx.heads_of("decode"):
-        yield flag("--decode", head.url)
+        yield flag("--decode", head.url, option="nodes")
+    yield from held.ROUTER
 
 
 def _policies(ctx: ProcessContext) -> Iterator[Flag]:

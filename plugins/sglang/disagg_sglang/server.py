@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import attrs
 
-from disagg_run.context import ProcessContext, any_address, host_port
+from disagg_run.context import ProcessContext, host_port
 from disagg_run.errors import SpecError
 from disagg_run.model_files import located, located_by
 from disagg_run.option_flags import implied_flag, option_flag, served_name_flag
-from disagg_run.records import Command, Flag, flag
+from disagg_run.records import FIXED, Command, Flag, flag
 from disagg_run.roles import dp_ranks
 from disagg_run.settable_ports import port_source
 from disagg_run.sources import Layer, Source
-from disagg_sglang import batching, hicache, models, speculation, versions
+from disagg_sglang import batching, held, hicache, models, speculation, versions
 from disagg_sglang.devices import is_amd, table_remark
 from disagg_sglang.listeners import HTTP_PORT, bootstrap_port, says_bootstrap_port
 
@@ -36,13 +36,18 @@ def _place(ctx: ProcessContext) -> Iterator[Flag]:
     yield attrs.evolve(place, remark=table_remark(ctx))
     yield served_name_flag(ctx, models.served_name(ctx), told=bool(why))
     yield flag("--disaggregation-mode", ctx.process.role, option=f"{ctx.process.role}.workers")
-    if says_bootstrap_port(ctx):
-        own = Source(layer=Layer.ENGINE, plugin=ctx.engine.name, why="one number on all nodes of a worker")
-        source = ctx.set_by("bootstrap_port") or own
-        yield flag("--disaggregation-bootstrap-port", bootstrap_port(ctx), source=source)
-    yield Flag("--host", (any_address(ctx.node.address),), per_node=("",))
+    own = Source(layer=Layer.ENGINE, plugin=ctx.engine.name, why="one number on all nodes of a worker")
+    yield flag(
+        "--disaggregation-bootstrap-port",
+        bootstrap_port(ctx),
+        source=ctx.set_by("bootstrap_port") or own,
+        option="settings.bootstrap_port",
+        implied=not says_bootstrap_port(ctx),
+    )
+    yield held.server_host(ctx)
     yield flag("--port", ctx.ports["http"], source=port_source(ctx, "http", "server_port", HTTP_PORT))
     yield flag("--trust-remote-code")
+    yield from held.server_flags(ctx)
 
 
 def _parallelism(ctx: ProcessContext) -> Iterator[Flag]:
@@ -56,7 +61,7 @@ def _parallelism(ctx: ProcessContext) -> Iterator[Flag]:
         yield implied_flag("--enable-dp-attention", option=f"{process.role}.dp_attention")
         yield implied_flag("--attn-dp-size", 1, option=f"{process.role}.dp_attention")
     if process.node_count > 1 and ctx.head is not None:
-        yield flag("--dist-init-addr", host_port(ctx.head.address, ctx.head.ports["dist_init"]))
+        yield flag("--dist-init-addr", host_port(ctx.head.address, ctx.head.ports["dist_init"]), option=FIXED)
         yield flag("--nnodes", process.node_count, option=f"{process.role}.tp")
         yield flag("--node-rank", process.node_rank, option="nodes")
     else:
@@ -107,11 +112,11 @@ def _model(ctx: ProcessContext) -> Iterator[Flag]:
 
 
 def _experts(ctx: ProcessContext) -> Iterator[Flag]:
-    role, name = ctx.role_spec, ctx.process.role
+    role = ctx.role_spec
     if not role.expert_parallel:
         return
-    experts, source = models.body(ctx).experts, ctx.spec.source(f"{name}.expert_parallel")
-    yield flag("--ep-size", role.tp, source=attrs.evolve(source, why=f"experts over all {role.tp} GPUs"))
+    experts = models.body(ctx).experts
+    yield option_flag(ctx, "--ep-size", "expert_parallel", role.tp, why=f"experts over all {role.tp} GPUs")
     if not is_amd(ctx):
         return
     yield flag("--moe-a2a-backend", experts.a2a_backend, source=ctx.table_source("experts.a2a_backend"))

@@ -42,6 +42,7 @@ _SERVER = (
         type="float",
         summary="seconds from its start in which a server, or the router, must be ready (the model's, else 1800)",
         env={"SYNC_BARRIER_TIMEOUT": None},
+        minimum=1,
     ),
     Setting(
         name="aiter_dir",
@@ -53,6 +54,9 @@ _SERVER = (
         type="int",
         summary="traffic class that MoRI marks RDMA packets with; left out = the NIC's default",
         env={"MORI_RDMA_TC": None},
+        # The field of a packet's global route header has 8 bits (InfiniBand specification, GRH).
+        minimum=0,
+        maximum=255,
     ),
 )
 
@@ -62,6 +66,7 @@ _ROUTER = (
         type="float",
         summary="seconds from the router's start until a generation through it must have come (600)",
         env={"ROUTER_CANARY_TIMEOUT": None},
+        minimum=1,
     ),
     port_setting("prometheus_port", "port of the router's metrics (29000)"),
     *router_policies(prefill="policy among prefill workers; in an agentic run that of the router"),
@@ -105,6 +110,9 @@ _HICACHE = (
         type="float",
         summary="host memory for KV as a multiple of the GPUs' (5)",
         env={"HICACHE_RATIO": None},
+        # SGLang 0.5.23 needs more than 0 (pool_host/base.py); no node has memory for a thousand GPUs' pools.
+        minimum=0.01,
+        maximum=1000,
     ),
     Setting(
         name="total_cpu_dram_gb",
@@ -112,6 +120,9 @@ _HICACHE = (
         summary="gigabytes of a node's host memory for KV, over all its prefill GPUs; counts instead of the ratio",
         env={"TOTAL_CPU_DRAM_GB": None},
         unset_values=("0",),
+        # Whole gigabytes for each rank, as --hicache-size has them; bytes by mistake are more than any node has.
+        minimum=1,
+        maximum=100_000,
     ),
     Setting(
         name="force_hicache_ratio",
@@ -125,12 +136,14 @@ _HICACHE = (
         type="int",
         summary="pools of one rank in host memory that share the budget (1)",
         env={"HICACHE_HOST_POOL_COUNT": None},
+        minimum=1,
     ),
     Setting(
         name="hicache_page_size",
         type="int",
         summary="tokens in one page of the KV cache, for both roles (the model's, else 1)",
         env={"HICACHE_PAGE_SIZE": None},
+        minimum=1,
     ),
     Setting(
         name="hicache_io_backend",
@@ -172,7 +185,7 @@ _STORE = (
     Setting(
         name="mc_global_segment_size",
         type="str",
-        summary="memory that each prefill server gives to the store, with a unit (64gb)",
+        summary="memory that each prefill server gives to the store: whole gigabytes, as 64gb, or bytes (64gb)",
         env={"MC_GLOBAL_SEG": None},
     ),
     Setting(
@@ -180,12 +193,18 @@ _STORE = (
         type="int",
         summary="RPC threads of the Mooncake master (64)",
         env={"MC_MASTER_THREADS": None},
+        # 0 would be the deprecated --max_threads; mooncake_master 0.3.13 dies where the system has not so many.
+        minimum=1,
+        maximum=4096,
     ),
     Setting(
         name="mc_eviction_high_watermark",
         type="float",
         summary="share of the store's memory in use from which it evicts, 0 to 1 (0.95)",
         env={"MC_EVICTION_HIGH_WATERMARK": None},
+        # mooncake_master 0.3.13 dies of any other (master_service.cpp).
+        minimum=0,
+        maximum=1,
     ),
 )
 
@@ -197,11 +216,13 @@ MORI = (
         type="int",
         summary="work requests that wait in one queue pair (the model's, else 16384)",
         env={"MORI_IO_QP_MAX_SEND_WR": None},
+        minimum=1,
     ),
     Setting(
         name="mori_sq_backoff_timeout_us",
         type="int",
         summary="microseconds for which a full send queue is waited for (50000)",
         env={"MORI_IO_SQ_BACKOFF_TIMEOUT_US": None},
+        minimum=1,
     ),
 )
