@@ -208,7 +208,10 @@ def test_a_required_patch_that_does_not_match_stops_the_run_before_any_process(t
     for part in ("toy-wait", "toy 1.2", "toy/server.py", "upstream: from toy 2.0 on: the wait has a bound"):
         assert part in launched.text()
     assert not mark.exists()
-    assert not [event for event in launched.events(0) if event["event"] == "process.started"]
+    events = launched.events(0)
+    assert not [event for event in events if event["event"] == "process.started"]
+    (state,) = [event for event in events if event["event"] == "patch.state"]
+    assert (state["patch"], state["state"]) == ("toy-wait", "does not match")
 
 
 def test_a_run_patches_first_and_keeps_the_ledger_among_its_events(tmp_path: Path) -> None:

@@ -29,8 +29,9 @@ def command() -> None:
     """List, try, apply and revert source patches of an installed engine.
 
     NAME is a patch or a set of them. The installation is the one that the first python3 of PATH imports, unless
-    --python or --target says otherwise. Exit codes: 0 all is in place, fits or is not needed; 3 there is no such
-    patch; 6 a patch does not match, files were changed since, or cannot be written.
+    --python or --target says otherwise. Exit codes: 0 all is in place, fits or is not needed; 2 a wrong command line;
+    3 no such patch or plan; 4 a plugin; 6 a patch does not match or cannot be written or taken back, or files, ledger
+    or backups are not as they were left.
     """
 
 
@@ -90,8 +91,8 @@ def check_command(
     """Say what would become of patches, and write nothing."""
     from disagg_run.patching import check_patches
 
-    states = check_patches(_wanted(names, plan_file), target=target, python=python)
-    _report(states, form)
+    patches = _wanted(names, plan_file)
+    states = _told(form, lambda: check_patches(patches, target=target, python=python))
     if forbid:
         _refuse_changes(states)
     _refuse_bad(states)
@@ -109,14 +110,10 @@ def apply_command(
     names: tuple[str, ...], plan_file: str | None, waiver: str, target: str | None, python: str | None, form: str
 ) -> None:
     """Apply patches with those that they require, all of them or none."""
-    from disagg_run.patching import PatchesRefused, apply_patches
+    from disagg_run.patching import apply_patches
 
-    try:
-        states = apply_patches(_wanted(names, plan_file), target=target, python=python, waiver=waiver)
-    except PatchesRefused as error:
-        _report(error.states, form)
-        raise
-    _report(states, form)
+    patches = _wanted(names, plan_file)
+    _told(form, lambda: apply_patches(patches, target=target, python=python, waiver=waiver))
 
 
 @command.command("revert")
@@ -174,6 +171,20 @@ def _wanted(names: tuple[str, ...], plan_file: str | None) -> tuple[Patch, ...]:
 
         return planned(Path(plan_file))
     return _named(names)
+
+
+def _told(form: str, work: Callable[[], Sequence[PatchState]]) -> Sequence[PatchState]:
+    """The states that ``work`` gives, shown also where it refuses."""
+    from disagg_run.patching import PatchesRefused
+
+    try:
+        states = work()
+    except PatchesRefused as error:
+        if error.states:
+            _report(error.states, form)
+        raise
+    _report(states, form)
+    return states
 
 
 def _report(states: Sequence[PatchState], form: str) -> None:

@@ -16,7 +16,7 @@ from disagg_run.patching.manifest import read_manifest
 from disagg_run.patching.ordering import in_order, tops_of
 from disagg_run.patching.replaceable import check_replaceable
 from disagg_run.patching.replacing import recover
-from disagg_run.patching.states import PatchesRefused, PatchState
+from disagg_run.patching.states import PatchesRefused, PatchState, failing
 from disagg_run.patching.writing import commit, forget
 from disagg_run.records import Patch
 
@@ -37,13 +37,14 @@ def check_patches(
 ) -> tuple[PatchState, ...]:
     """The state that each patch has or would have (``applicable``); reads only.
 
-    Raises PatchError where the installation is in no state to be patched.
+    Raises PatchError where the installation is in no state to be patched, PatchesRefused where it cannot be written.
     """
     ordered = in_order(patches)
     found = examine(ordered, find_site(ordered, target=target, python=python))
     if found.unfinished:
         raise _unfinished(found.unfinished[0])
-    _check_replaceable(found)
+    with failing(found.states):
+        _check_replaceable(found)
     return found.states
 
 
@@ -62,8 +63,8 @@ def apply_patches(
     may call this at once, on hosts that share the file system too: one writes, the others find it done. A change that a
     killed process left half done is finished first, or taken back where that cannot be. ``waiver``: reference under
     which the change of the engine was allowed, for the ledger. ``lock_timeout_s``: seconds to wait for another process.
-    Raises PatchesRefused (a PatchError with all ``states``) where a required patch does not match, and PatchError where
-    files were changed by somebody else or cannot be written, or two patches want one place.
+    Raises PatchesRefused (a PatchError with all ``states``) where a required patch does not match or files cannot be
+    written, and PatchError where files were changed by somebody else, or two patches want one place.
     """
     ordered = in_order(patches)
     site = find_site(ordered, target=target, python=python)
@@ -72,8 +73,9 @@ def apply_patches(
         return found.states
     roots = sorted(set(site.roots.values())) if found is None else sorted(change.root for change in found.changes)
     if found is not None:
-        _check_replaceable(found)  # before a lock file is made
-    with locked_roots(roots, lock_timeout_s) as locks:
+        with failing(found.states):
+            _check_replaceable(found)  # before a lock file is made
+    with failing(found.states if found is not None else ()), locked_roots(roots, lock_timeout_s) as locks:
         recover(roots)
         found = examine(ordered, site, waiver=waiver)
         states = _accepted(found)

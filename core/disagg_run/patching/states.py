@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import attrs
@@ -63,8 +64,25 @@ class PatchState:
 
 
 class PatchesRefused(PatchError):
-    """At least one patch stops the run; ``states`` has all of them, nothing was written."""
+    """At least one patch stops the run: it does not match, or could not be written. ``states`` has all of them."""
 
     def __init__(self, message: str, *, remedy: str = "", states: Iterable[PatchState] = ()) -> None:
         super().__init__(message, remedy=remedy)
         self.states = tuple(states)
+
+
+@contextlib.contextmanager
+def failing(states: Iterable[PatchState]) -> Iterator[None]:
+    """Where something keeps patches from being written: PatchesRefused, with ``failed`` for those that would be."""
+    try:
+        yield
+    except PatchesRefused:
+        raise
+    except PatchError as error:
+        told = [
+            attrs.evolve(state, state="failed", detail=error.message, remedy=error.remedy)
+            if state.state == "applicable"
+            else state
+            for state in states
+        ]
+        raise PatchesRefused(error.message, remedy=error.remedy, states=told) from None

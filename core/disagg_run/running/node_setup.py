@@ -53,11 +53,23 @@ def _prepare(share: Share, note: Note, warn: Note) -> None:
 
             check_carried(group, python, warn=lambda text: warn("preflight.warning", what=text))
         if group.patches:
-            from disagg_run.patching import apply_patches
+            _patch(group, python, note)
 
-            for state in apply_patches(group.patches, python=python):
-                data = to_data(state)
-                note("patch.state", patch=data.pop("id"), **data)
+
+def _patch(group: Group, python: str | None, note: Note) -> None:
+    """Apply the group's patches; what became of each is an event, also where one of them stops the run."""
+    from disagg_run.patching import PatchesRefused, apply_patches
+
+    refusal = None
+    try:
+        states = apply_patches(group.patches, python=python)
+    except PatchesRefused as error:
+        states, refusal = error.states, error
+    for state in states:
+        data = to_data(state)
+        note("patch.state", patch=data.pop("id"), **data)
+    if refusal is not None:
+        raise refusal
 
 
 def engine_python(group: Group) -> str | None:
