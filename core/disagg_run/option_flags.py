@@ -1,12 +1,21 @@
-"""Flags that say what an option of the plan says, so that another value by hand is refused (``Flag.option``)."""
+"""Flags and variables that follow from the plan, so that another value by hand is refused (``Flag.option``)."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import attrs
 
-from disagg_run.context import ProcessContext
-from disagg_run.records import Flag, flag
+from disagg_run.context import ProcessContext, any_address
+from disagg_run.records import FIXED, EnvSetting, Flag, flag
 from disagg_run.sources import CORE_DEFAULT, Layer, Source
+
+#: Why something may not be given by hand, where that is the same for every program.
+PLAIN_HTTP = "probes and the router speak plain HTTP over TCP"
+NO_KEY = "neither probes nor the router bring a key, and it would stand in the plan"
+COMPLETES_TEXT = "a run is ready when a text is completed"
+PLACED_BY_PLAN = "the plan places each process itself"
+UNSEEN_FILE = "flags of a file are seen by nobody here: write them out as --args"
 
 
 def option_flag(
@@ -29,8 +38,52 @@ def implied_flag(name: str, *values: object, option: str, why: str = "") -> Flag
     ``option``: the option from which it follows, by its dotted path in ``LaunchSpec``, or ``FIXED``; ``why``: where
     that does not speak for itself.
     """
-    source = attrs.evolve(CORE_DEFAULT, why=why) if why else CORE_DEFAULT
-    return flag(name, *values, source=source, option=option, implied=True)
+    return flag(name, *values, source=_default(why), option=option, implied=True)
+
+
+def never_flag(name: str, why: str) -> Flag:
+    """A flag that nobody may give. Such flags are best made once, since a plan may have a thousand nodes."""
+    return implied_flag(name, option=FIXED, why=why)
+
+
+def refused_values(name: str, *values: str, why: str) -> Flag:
+    """A flag that may have any value but these."""
+    return attrs.evolve(never_flag(name, why), contrary=values)
+
+
+def held_variable(name: str, value: str = "", *, option: str = FIXED, why: str = "") -> EnvSetting:
+    """A variable that the program need not be told, and that by hand may only be ``value``; "" = nobody may set it.
+
+    ``option`` and ``why`` as for ``implied_flag``.
+    """
+    op: Literal["set", "unset"] = "set" if value else "unset"
+    return EnvSetting(name, value, op=op, option=option, implied=True, source=_default(why))
+
+
+def host_flag(ctx: ProcessContext) -> Flag:
+    """Where a server waits: at every address of its node's family; by hand the node's own is right too.
+
+    For IPv6 that is ``::``, which is not right for IPv4: a socket of Python's asyncio on it takes no IPv4.
+    """
+    address = ctx.node.address
+    return Flag("--host", (any_address(address),), option=FIXED, agreeing=(address,), per_node=("",))
+
+
+def bracketed_host_flag(ctx: ProcessContext, *, implied: bool) -> Flag:
+    """``--host`` of a program that reads host and port as one address, so that one of IPv6 stands in brackets.
+
+    A socket on ``[::]`` takes IPv4 too, as those of Rust's programs do on Linux. ``implied``: the program waits at
+    0.0.0.0 by itself.
+    """
+    address = ctx.node.address
+    if ":" in address:
+        return Flag("--host", ("[::]",), option=FIXED, agreeing=(f"[{address}]",))
+    source = CORE_DEFAULT if implied else None
+    return Flag("--host", ("0.0.0.0",), source=source, option=FIXED, implied=implied, agreeing=("[::]", address))
+
+
+def _default(why: str) -> Source:
+    return attrs.evolve(CORE_DEFAULT, why=why) if why else CORE_DEFAULT
 
 
 def served_name_flag(ctx: ProcessContext, name: str, *, told: bool) -> Flag:

@@ -10,42 +10,33 @@ from collections.abc import Iterator
 
 import attrs
 
-from disagg_run.context import ProcessContext, any_address
-from disagg_run.option_flags import implied_flag
+from disagg_run.context import ProcessContext
+from disagg_run.option_flags import PLAIN_HTTP, held_variable, implied_flag, never_flag
 from disagg_run.records import FIXED, EnvSetting, Flag
 from disagg_run.roles import dp_ranks
-from disagg_run.sources import CORE_DEFAULT
 
 # Built once, for plans of a thousand nodes.
 _PCP = implied_flag("--prefill-context-parallel-size", 1, option=FIXED, why="it would multiply the GPUs of a worker")
 #: The server's own default of a port that it never binds (facts of ATOM ffdf3bb5).
 _UNBOUND_PORT = implied_flag("--port", 8006, option=FIXED, why="nothing listens there: --server-port is the HTTP port")
 
-_PLAIN = "probes and clients speak plain HTTP"
 #: Of the router.
 ROUTER = (
-    implied_flag("--worker-urls", option=FIXED, why="a worker is prefill or decode"),
-    implied_flag("--tls-cert-path", option=FIXED, why=_PLAIN),
-    implied_flag("--tls-key-path", option=FIXED, why=_PLAIN),
-    implied_flag("--api-key", option=FIXED, why="probes bring no key, and it would stand in the plan"),
+    never_flag("--worker-urls", "a worker is prefill or decode"),
+    never_flag("--tls-cert-path", PLAIN_HTTP),
+    never_flag("--tls-key-path", PLAIN_HTTP),
+    never_flag("--api-key", "probes bring no key, and it would stand in the plan"),
 )
-
-
-def _variable(name: str, value: str = "", *, option: str = FIXED, why: str = "") -> EnvSetting:
-    """A variable that by hand may only have ``value``; "" = nobody may set it."""
-    source = attrs.evolve(CORE_DEFAULT, why=why) if why else CORE_DEFAULT
-    return EnvSetting(name, value, op="set" if value else "unset", option=option, implied=True, source=source)
-
 
 _OWN_RANKS = "the engine numbers its GPU processes itself"
 _RANKS = tuple(
-    _variable(name, why=_OWN_RANKS) for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE")
+    held_variable(name, why=_OWN_RANKS) for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE")
 )
 _DP = {"ATOM_DP_SIZE": "1", "ATOM_DP_RANK": "0", "ATOM_DP_RANK_LOCAL": "0"}
-_ONE_RANK = tuple(_variable(name, value, why=_OWN_RANKS) for name, value in _DP.items())
-_SEVERAL_RANKS = tuple(_variable(name, why=_OWN_RANKS) for name in _DP)
-_MASTER_IP = _variable("ATOM_DP_MASTER_IP", "127.0.0.1", why="a worker is on one node")
-_NO_BASE_PORT = _variable(
+_ONE_RANK = tuple(held_variable(name, value, why=_OWN_RANKS) for name, value in _DP.items())
+_SEVERAL_RANKS = tuple(held_variable(name, why=_OWN_RANKS) for name in _DP)
+_MASTER_IP = held_variable("ATOM_DP_MASTER_IP", "127.0.0.1", why="a worker is on one node")
+_NO_BASE_PORT = held_variable(
     "ATOM_DP_BASE_PORT", option="settings.dp_base_port", why="the engine takes a free port, and nobody is told of it"
 )
 
@@ -63,18 +54,3 @@ def variables(ctx: ProcessContext) -> Iterator[EnvSetting]:
     yield _MASTER_IP
     if "dp_base" not in ctx.ports:
         yield _NO_BASE_PORT
-
-
-def server_host(ctx: ProcessContext) -> Flag:
-    """``--host`` of a server: every address, or its own; a socket of asyncio on ``::`` takes no IPv4."""
-    address = ctx.node.address
-    return Flag("--host", (any_address(address),), option=FIXED, agreeing=(address,), per_node=("",))
-
-
-def router_host(ctx: ProcessContext) -> Flag:
-    """``--host`` of the router; its socket on ``[::]`` takes IPv4 too, as sockets of Rust's do on Linux."""
-    # In brackets as sglang-router, its relative, must have it: host and port are read as one address.
-    address = ctx.node.address
-    if ":" in address:
-        return Flag("--host", ("[::]",), option=FIXED, agreeing=(f"[{address}]",))
-    return Flag("--host", ("0.0.0.0",), option=FIXED, agreeing=("[::]", address))

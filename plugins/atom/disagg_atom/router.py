@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from disagg_atom import held
 from disagg_atom.listeners import PROMETHEUS_PORT
 from disagg_run.context import ProcessContext
+from disagg_run.option_flags import bracketed_host_flag
 from disagg_run.records import FIXED, Command, Flag, flag
 from disagg_run.settable_ports import port_source, router_port_source
 
@@ -22,7 +23,8 @@ def router_command(ctx: ProcessContext) -> Command:
 
 
 def _place(ctx: ProcessContext) -> Iterator[Flag]:
-    yield held.router_host(ctx)
+    # In brackets, as sglang-router, its relative, must have it.
+    yield bracketed_host_flag(ctx, implied=False)
     yield flag("--port", ctx.ports["http"], source=router_port_source(ctx))
 
 

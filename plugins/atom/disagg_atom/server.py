@@ -13,7 +13,7 @@ from disagg_run.context import ProcessContext
 from disagg_run.errors import SpecError
 from disagg_run.gpus import check_vendor, known_vendor
 from disagg_run.model_files import located, located_by
-from disagg_run.option_flags import option_flag, served_name_flag
+from disagg_run.option_flags import host_flag, option_flag, served_name_flag
 from disagg_run.records import Command, Flag, flag
 from disagg_run.roles import no_speculation, speculative_tokens
 from disagg_run.settable_ports import port_source
@@ -40,7 +40,7 @@ def _place(ctx: ProcessContext) -> Iterator[Flag]:
     path, why = located(ctx)
     yield flag("--model", path, source=located_by(ctx), option="model_path")
     yield served_name_flag(ctx, models.served_name(ctx), told=bool(why))
-    yield held.server_host(ctx)
+    yield host_flag(ctx)
     port = port_source(ctx, "http", f"{role}_port", HTTP_PORTS[role])
     yield flag("--server-port", ctx.ports["http"], source=port)
     yield flag("--trust-remote-code")

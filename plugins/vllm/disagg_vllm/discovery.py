@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import attrs
 
 from disagg_run.context import ProcessContext, RankContext, any_address, host_port
-from disagg_run.option_flags import implied_flag
+from disagg_run.option_flags import never_flag
 from disagg_run.records import FIXED, Flag, Listener, Probe, flag
 from disagg_run.releases import at_least
 from disagg_run.settable_ports import settable
@@ -24,9 +24,7 @@ NAME = "vllm-moriio"
 DISCOVERY_PORT = 36367
 
 #: With these it does not wait for registrations.
-NO_WORKERS = tuple(
-    implied_flag(f"--{role}", option=FIXED, why="servers register with the router themselves") for role in ROLES
-)
+NO_WORKERS = tuple(never_flag(f"--{role}", "servers register with the router themselves") for role in ROLES)
 
 #: Name of the check that an expert waives to start serving before the router has named every server.
 REGISTRATIONS = "registrations"

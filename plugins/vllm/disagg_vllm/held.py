@@ -14,59 +14,54 @@ from collections.abc import Iterable, Iterator
 import attrs
 
 from disagg_run.context import ProcessContext
-from disagg_run.option_flags import implied_flag
+from disagg_run.option_flags import (
+    COMPLETES_TEXT,
+    NO_KEY,
+    PLACED_BY_PLAN,
+    PLAIN_HTTP,
+    UNSEEN_FILE,
+    held_variable,
+    implied_flag,
+    never_flag,
+    refused_values,
+)
 from disagg_run.records import FIXED, EnvSetting, Flag
 from disagg_run.releases import at_least
-from disagg_run.sources import CORE_DEFAULT, Layer, Source
+from disagg_run.sources import Layer, Source
 from disagg_vllm import parallel
 
-
-def _never(name: str, why: str) -> Flag:
-    """A flag that nobody may give; built once, for plans of a thousand nodes."""
-    return implied_flag(name, option=FIXED, why=why)
-
-
-def _not(name: str, *values: str, why: str) -> Flag:
-    """A flag that may have any value but these."""
-    return attrs.evolve(_never(name, why), contrary=values)
-
-
-_PLAIN = "probes and the router speak plain HTTP over TCP"
-_UNAUTHORIZED = "neither probes nor the router bring a key, and it would stand in the plan"
-_OWN_LAUNCHER = "the plan places each process itself"
 _OWN_RANKS = "the engine numbers the ranks that the plan gives to a process"
-_GENERATES = "a run is ready when a text is completed"
 
 #: Of every server.
 SERVERS = (
     implied_flag("--model", option="model_path", why="it is a word of the command, and the parser refuses both"),
-    _never("--config", "flags of a file are seen by nobody here: write them out as --args"),
-    _never("--uds", _PLAIN),
-    _never("--grpc", _PLAIN),
-    _never("--ssl-keyfile", _PLAIN),
-    _never("--ssl-certfile", _PLAIN),
-    _never("--ssl-ca-certs", _PLAIN),
-    implied_flag("--ssl-cert-reqs", 0, option=FIXED, why=_PLAIN),
-    _never("--api-key", _UNAUTHORIZED),
-    _never("--tokens-only", _GENERATES),
-    _never("--skip-tokenizer-init", _GENERATES),
-    _not("--runner", "pooling", "draft", why=_GENERATES),
-    _not("--convert", "embed", "classify", "reward", why=_GENERATES),
-    implied_flag("--data-parallel-backend", "mp", option=FIXED, why=_OWN_LAUNCHER),
-    _never("--data-parallel-rank", _OWN_RANKS),
-    _never("--data-parallel-external-lb", "the router is told one address of a worker"),
-    _never("--data-parallel-multi-port-external-lb", "the router is told one address of a worker"),
+    never_flag("--config", UNSEEN_FILE),
+    never_flag("--uds", PLAIN_HTTP),
+    never_flag("--grpc", PLAIN_HTTP),
+    never_flag("--ssl-keyfile", PLAIN_HTTP),
+    never_flag("--ssl-certfile", PLAIN_HTTP),
+    never_flag("--ssl-ca-certs", PLAIN_HTTP),
+    implied_flag("--ssl-cert-reqs", 0, option=FIXED, why=PLAIN_HTTP),
+    never_flag("--api-key", NO_KEY),
+    never_flag("--tokens-only", COMPLETES_TEXT),
+    never_flag("--skip-tokenizer-init", COMPLETES_TEXT),
+    refused_values("--runner", "pooling", "draft", why=COMPLETES_TEXT),
+    refused_values("--convert", "embed", "classify", "reward", why=COMPLETES_TEXT),
+    implied_flag("--data-parallel-backend", "mp", option=FIXED, why=PLACED_BY_PLAN),
+    never_flag("--data-parallel-rank", _OWN_RANKS),
+    never_flag("--data-parallel-external-lb", "the router is told one address of a worker"),
+    never_flag("--data-parallel-multi-port-external-lb", "the router is told one address of a worker"),
     implied_flag("--prefill-context-parallel-size", 1, option=FIXED, why="it would multiply the GPUs of a worker"),
     # It writes another connector over the one of --kv-transfer-config.
-    _never("--kv-offloading-size", "it puts a cache in the place of the connector that moves KV"),
+    never_flag("--kv-offloading-size", "it puts a cache in the place of the connector that moves KV"),
 )
 #: Of a server whose ranks have one GPU each, and of one whose ranks have several, which are processes of their own.
-_EXECUTOR = _not("--distributed-executor-backend", "ray", "external_launcher", why=_OWN_LAUNCHER)
+_EXECUTOR = refused_values("--distributed-executor-backend", "ray", "external_launcher", why=PLACED_BY_PLAN)
 _EXECUTOR_OF_SEVERAL = attrs.evolve(_EXECUTOR, contrary=(*_EXECUTOR.contrary, "uni"))
 #: Of a server with HTTP, and of one without, which refuses API servers.
 _HTTP = (
     implied_flag("--headless", option="nodes"),
-    _not("--api-server-count", "0", "-1", why="the node serves HTTP"),
+    refused_values("--api-server-count", "0", "-1", why="the node serves HTTP"),
 )
 _HEADLESS = (
     implied_flag(
@@ -76,21 +71,19 @@ _HEADLESS = (
 
 #: Of the router, with every connector.
 ROUTER = (
-    _never("--service-discovery", "the plan has no Kubernetes to ask"),
-    _never("--worker-urls", "a worker is prefill or decode"),
-    _never("--enable-igw", "the router then finds no worker of its own"),
-    _never("--mini-lb", "it is a load balancer for debugging"),
-    _never("--api-key", "generations do not bear it, and it would stand in the plan: pass OPENAI_API_KEY by --secret"),
-)
-
-VARIABLES = (
-    EnvSetting(
-        "VLLM_API_KEY", op="unset", option=FIXED, implied=True, source=attrs.evolve(CORE_DEFAULT, why=_UNAUTHORIZED)
+    never_flag("--service-discovery", "the plan has no Kubernetes to ask"),
+    never_flag("--worker-urls", "a worker is prefill or decode"),
+    never_flag("--enable-igw", "the router then finds no worker of its own"),
+    never_flag("--mini-lb", "it is a load balancer for debugging"),
+    never_flag(
+        "--api-key", "generations do not bear it, and it would stand in the plan: pass OPENAI_API_KEY by --secret"
     ),
 )
+
+VARIABLES = (held_variable("VLLM_API_KEY", why=NO_KEY),)
 #: Read in the place of flags where there is one data-parallel rank.
 _ONE_RANK = tuple(
-    EnvSetting(name, value, op="set" if value else "unset", option=FIXED, implied=True, source=CORE_DEFAULT)
+    held_variable(name, value)
     for name, value in (
         ("VLLM_DP_SIZE", "1"),
         ("VLLM_DP_RANK", "0"),

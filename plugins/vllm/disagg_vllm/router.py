@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from disagg_run.context import ProcessContext, RankContext, any_address, host_port
-from disagg_run.option_flags import implied_flag
+from disagg_run.option_flags import never_flag
 from disagg_run.records import FIXED, Command, Flag, flag
 from disagg_run.settable_ports import port_source, router_port_source
 from disagg_run.spec.model import ROLES
@@ -17,7 +17,7 @@ from disagg_vllm.versions import ROUTER_IMAGE
 PROGRAM = ("vllm-router",)
 
 #: Beside workers that it is told, it would wait for others (``/health`` stays 503; 0.1.17).
-NO_DISCOVERY = implied_flag("--vllm-discovery-address", option=FIXED, why="the router is told its workers")
+NO_DISCOVERY = never_flag("--vllm-discovery-address", "the router is told its workers")
 
 #: In every public recipe.
 POLICY = "consistent_hash"
