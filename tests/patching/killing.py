@@ -1,18 +1,22 @@
-"""A process that is killed in place of one of its disk operations."""
+"""A process that is killed or stopped in place of one of its disk operations, or finds a file mounted on meanwhile."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 #: What changes the disk, as the applier calls it.
 STEPS = ("open", "link", "write", "pwrite", "ftruncate", "fsync", "fchmod", "utime", "replace", "unlink", "close")
 
+_MS_BIND = 4096  # linux/mount.h
 
-def die_at(step: int, last: Callable[[], None] = lambda: None) -> None:
-    """Call ``last`` and kill this process in place of its disk operation number ``step``, a write after its half."""
+
+def die_at(step: int, last: Callable[[], None] = lambda: None, by: signal.Signals = signal.SIGKILL) -> None:
+    """Call ``last`` and send this process ``by`` in place of its disk operation number ``step``, a write after half."""
     count = 0
 
     def wrapped(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -23,10 +27,31 @@ def die_at(step: int, last: Callable[[], None] = lambda: None) -> None:
                 if name == "write":
                     real(args[0], bytes(args[1])[: len(args[1]) // 2])
                 last()
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), by)
             return real(*args, **kwargs)
 
         return call
 
     for name in STEPS:
         setattr(os, name, wrapped(name, getattr(os, name)))
+
+
+def block_at_first_rename(path: Path) -> None:
+    """Mount ``path`` on itself just before this process renames for the first time: nobody can replace it then."""
+    real, done = os.replace, False
+
+    def call(*args: Any, **kwargs: Any) -> None:
+        nonlocal done
+        if not done:
+            done = True
+            block(path)
+        real(*args, **kwargs)
+
+    os.replace = call
+
+
+def block(path: Path) -> None:
+    """Mount a file on itself; without a process or a disk operation, which would be counted."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(bytes(path), bytes(path), None, _MS_BIND, None):
+        raise OSError(ctypes.get_errno(), "mount")

@@ -1,13 +1,12 @@
 """Patches applied roughly, in a process of its own: many at once, killed at every step, without room on the disk.
 
-    python -m tests.patching.rough_driver kill DIR apply|revert command|carrier|both STRIDE
-    python -m tests.patching.rough_driver two DIR command|group STRIDE
+    python -m tests.patching.rough_driver kill DIR apply|revert command|carrier|both|stopped STRIDE
     python -m tests.patching.rough_driver race DIR COUNT
     python -m tests.patching.rough_driver full DIR LIMIT
     unshare --mount python -m tests.patching.rough_driver filled DIR PAGES
 
 Each case is a forked child with one thread; ``kill`` ends it, or the process that carries its change to the end, or
-both, at every STRIDE-th of their steps. Results go to stdout as JSON.
+both, at every STRIDE-th of their steps, or stops the latter. Results go to stdout as JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import json
 import os
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import traceback
@@ -33,7 +31,7 @@ from disagg_run.patching.locking import locked
 from disagg_run.patching.manifest import LOCK
 from tests.patching.killing import die_at
 from tests.patching.rough_carrier import MARK
-from tests.patching.toy import ALL, FINISH, SERVER, WAIT, by_state, digests, edited, install, sources
+from tests.patching.toy import ALL, by_state, digests, install, sources
 
 
 def in_child(work: Callable[[], Any]) -> tuple[Any, int]:
@@ -71,7 +69,8 @@ def kill(directory: Path, doing: str, whom: str, stride: str) -> list[dict[str, 
     """Kill an apply or a revert, or who carries it to the end, or both, at a step; then apply again and revert."""
     results: list[dict[str, Any]] = []
     carry = carrying.carry
-    for step in range(1, 500, int(stride)):
+    # The first step says that it is there. One that is stopped before has longer, as a Python may start slowly.
+    for step in range(2 if whom == "stopped" else 1, 500, int(stride)):
         carrying.carry = carry_alone
         root = install(directory / f"{doing}{step}")
         if doing == "revert":
@@ -82,8 +81,8 @@ def kill(directory: Path, doing: str, whom: str, stride: str) -> list[dict[str, 
             if whom == "command":
                 die_at(step)
             else:
-                carrier = "tests.patching.rough_carrier"
-                carrying.COMMAND = (sys.executable, "-m", carrier, str(step), whom)  # type: ignore[assignment]
+                carrying.CHANGE_S = 0.4 if whom == "stopped" else carrying.CHANGE_S
+                carrying.COMMAND = rough_carrier(step, whom)
             return by_state(apply_patches(ALL, target=root) if doing == "apply" else revert_patches([root]))
 
         states, ended_by = in_child(work)
@@ -105,41 +104,9 @@ def kill(directory: Path, doing: str, whom: str, stride: str) -> list[dict[str, 
     raise SystemExit("it never came to an end")
 
 
-def two(directory: Path, whom: str, stride: str) -> list[dict[str, Any]]:
-    """Kill an apply over two import roots at a step, alone or with SIGTERM for its whole process group; apply again."""
-    patches = [WAIT, edited(FINISH, id="tox-finish", package=["tox"], versions="", file="tox/server.py", sets=[])]
-    results: list[dict[str, Any]] = []
-    for step in range(1, 500, int(stride)):
-        roots = [install(directory / f"{step}" / name) for name in ("toy", "tox")]
-        (roots[1] / "toy").rename(roots[1] / "tox")
-        python = directory / f"{step}" / "python3"
-        python.write_text(f'#!/bin/sh\nPYTHONPATH={roots[0]}:{roots[1]} exec {sys.executable} "$@"\n')
-        python.chmod(0o755)
-
-        def work(step: int = step, python: Path = python) -> dict[str, str]:
-            os.setpgid(0, 0)
-            group = partial(os.killpg, 0, signal.SIGTERM)
-            die_at(step, group if whom == "group" else lambda: None)
-            return by_state(apply_patches(patches, python=str(python)))
-
-        def patched(roots: list[Path] = roots) -> list[bool]:
-            return [(root / root.name / "server.py").read_text() != SERVER for root in roots]
-
-        _, ended_by = in_child(work)
-        for root in roots:
-            with locked(root / LOCK, 20):
-                pass
-        result: dict[str, Any] = {"signal": ended_by, "killed": patched()}
-        result["problems"] = [each.problem for each in ledgers(roots)]
-        if not ended_by:
-            return results
-        apply_patches(patches, python=str(python))
-        result["applied"] = patched()
-        revert_patches(roots)
-        result["reverted"] = patched()
-        result["left"] = [path.name for root in roots for path in root.rglob("*disagg-run*")]
-        results.append(result)
-    raise SystemExit("it never came to an end")
+def rough_carrier(step: int, whom: str, blocked: str = "") -> Any:
+    """What carries a change to its end, until it is killed or stopped at a step."""
+    return (sys.executable, "-m", "tests.patching.rough_carrier", str(step), whom, blocked)
 
 
 def carry_alone(roots: Sequence[Path], locks: Sequence[int]) -> None:
@@ -259,7 +226,7 @@ def attempt(root: Path) -> str:
 
 if __name__ == "__main__":
     what, where, *rest = sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]
-    if what in ("kill", "two"):
-        print(json.dumps({"kill": kill, "two": two}[what](where, *rest)))  # type: ignore[operator]
+    if what == "kill":
+        print(json.dumps(kill(where, *rest)))
     else:
         print(json.dumps({"race": race, "full": full, "filled": filled}[what](where, int(rest[0]))))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from disagg_run import LaunchPlan
+from tests.patching.driving import in_memory
 from tests.real import vllm_cpu
 from tests.real.tables import TABLES
 from tests.real.vllm_launch import Installed, Starter
@@ -39,3 +40,9 @@ def launch(installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     yield start
     for each in started:
         each.stop()
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Path]:
+    with in_memory(tmp_path) as directory:
+        yield directory

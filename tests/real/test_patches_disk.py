@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from disagg_run.patching import apply_patches
-from tests.patching.test_rough import DOING, WHOM, check_killed, drive
+from tests.patching.driving import DOING, WHOM, check_killed, drive, own_mounts
 from tests.patching.toy import ALL, install, sources
+from tests.patching.two_driver import Two, sources_of
 
 pytestmark = pytest.mark.real
 
 
 def test_a_full_disk_leaves_the_tree_whole_with_any_number_of_free_pages(tmp_path: Path) -> None:
-    namespace = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
-    done = subprocess.run(
-        [*namespace, sys.executable, "-m", "tests.patching.rough_driver", "filled", str(tmp_path), "12"],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    results = json.loads(done.stdout)
+    results = drive("filled", tmp_path, 12, before=own_mounts())
     reference = install(tmp_path / "reference")
     old = sources(reference)
     apply_patches(ALL, target=reference)
@@ -55,21 +42,29 @@ def test_a_full_disk_leaves_the_tree_whole_with_any_number_of_free_pages(tmp_pat
 
 @pytest.mark.parametrize("whom", WHOM)
 @pytest.mark.parametrize("doing", DOING)
-def test_killed_at_each_step_the_tree_is_whole_old_or_new(tmp_path: Path, doing: str, whom: str) -> None:
-    halfway = check_killed(tmp_path, doing, whom, stride=1)
+def test_killed_at_each_step_the_tree_is_whole_old_or_new(memory: Path, doing: str, whom: str) -> None:
+    halfway = check_killed(memory, doing, whom, stride=1)
     # With both killed at once it does stop between two renames: without the one or the other it would not go on.
     assert bool(halfway) == (whom == "both")
 
 
 @pytest.mark.parametrize(("whom", "ended_by"), [("command", signal.SIGKILL), ("group", signal.SIGTERM)])
+@pytest.mark.parametrize("doing", DOING)
 def test_two_import_roots_are_both_old_or_both_new_whichever_step_a_kill_comes_at(
-    tmp_path: Path, whom: str, ended_by: signal.Signals
+    memory: Path, doing: str, whom: str, ended_by: signal.Signals
 ) -> None:
-    results = drive("two", tmp_path, whom, 4)
-    assert {tuple(result["killed"]) for result in results} == {(False, False), (True, True)}
+    reference = Two.install(memory / "reference")
+    old = [sources_of(files) for files in reference.files()]
+    reference.do("apply")
+    new = [sources_of(files) for files in reference.files()]
+    reference.do("revert")
+    clean = reference.files()
+    results = drive("killed", memory, doing, whom, 4, module="two_driver")
+    assert old in [result["killed"] for result in results]
+    assert new in [result["killed"] for result in results]
     for result in results:
+        assert result["killed"] in (old, new)
         assert result["signal"] == ended_by
         assert not any(result["problems"])
-        assert result["applied"] == [True, True]
-        assert result["reverted"] == [False, False]
-        assert result["left"] == []
+        assert [sources_of(files) for files in result["apply"]] == new
+        assert result["revert"] == clean

@@ -17,6 +17,7 @@ from disagg_run.patching.ordering import in_order, tops_of
 from disagg_run.patching.replaceable import check_replaceable
 from disagg_run.patching.replacing import recover
 from disagg_run.patching.states import PatchesRefused, PatchState, failing
+from disagg_run.patching.taking_back import at_rest
 from disagg_run.patching.writing import commit, forget
 from disagg_run.records import Patch
 
@@ -72,7 +73,7 @@ def apply_patches(
     if found is not None and not found.changes:
         return found.states
     roots = sorted(set(site.roots.values())) if found is None else sorted(change.root for change in found.changes)
-    if found is not None:
+    if found is not None and all(map(at_rest, roots)):
         with failing(found.states):
             _check_replaceable(found)  # before a lock file is made
     with failing(found.states if found is not None else ()), locked_roots(roots, lock_timeout_s) as locks:

@@ -25,6 +25,9 @@ from disagg_run.patching.new_files import beside, sync_directory, write_manifest
 from disagg_run.patching.plain_files import digest_of, has_digest, read_plain
 from disagg_run.patching.taking_back import before_of, discard, take_back
 
+#: What became of a change that could not be carried out.
+PUT_BACK = "nothing is changed, what had been replaced was put back"
+
 
 def go(roots: Iterable[Path]) -> None:
     """Replace what is staged in ``roots``, or the rest of it where somebody was killed over it: all of it or nothing.
@@ -44,8 +47,7 @@ def go(roots: Iterable[Path]) -> None:
         _put_back(roots, error)
         if isinstance(error, PatchError):
             raise
-        put_back = "nothing is changed, what had been replaced was put back; mend that and run again"
-        raise cannot_write(error, roots[0], put_back) from None
+        raise cannot_write(error, roots[0], f"{PUT_BACK}; mend that and run again") from None
     for root in roots:
         _settle(root)
 
@@ -102,10 +104,11 @@ def _replace(path: Path, before: str, after: str) -> None:
         new.unlink(missing_ok=True)
         return
     if current != before:
-        remedy = "nothing else is changed, what had been replaced was put back; run again"
-        raise PatchError(f"{path} was changed by somebody else while it was being patched", remedy=remedy)
-    if not has_digest(new, after):
-        raise PatchError(f"what {path} was to become is gone", remedy="nothing is changed; run again")
+        raise PatchError(
+            f"{path} was changed by somebody else while it was being patched", remedy=f"{PUT_BACK}; run again"
+        )
+    if not has_digest(new, after):  # as where somebody was killed over putting it back
+        raise PatchError(f"{path} could not be replaced", remedy=f"{PUT_BACK}; run again")
     remove_caches(path)
     os.replace(new, path)
     sync_directory(path.parent)

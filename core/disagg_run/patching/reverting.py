@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -13,11 +12,12 @@ from disagg_run.errors import PatchError
 from disagg_run.patching.editing import carry_out
 from disagg_run.patching.ledger import is_outdated, ledger_line
 from disagg_run.patching.locking import LOCK_TIMEOUT_S, locked_roots
-from disagg_run.patching.manifest import BEGUN, Applied, Manifest, PatchedFile, read_manifest, sha256
+from disagg_run.patching.manifest import Applied, Manifest, PatchedFile, read_manifest, sha256
 from disagg_run.patching.ordering import files_of, in_order
 from disagg_run.patching.replaceable import check_replaceable
 from disagg_run.patching.replacing import recover
 from disagg_run.patching.states import PatchState
+from disagg_run.patching.taking_back import at_rest
 from disagg_run.patching.writing import FileWrite, backup_of, commit, forget
 from disagg_run.records import Patch
 
@@ -34,8 +34,9 @@ def revert_patches(
     """
     roots = [root for root in sorted(set(roots)) if _concerned(root)]
     _check_ids(roots, ids)
-    for root in roots:
-        _check_replaceable(root, read_manifest(root), ids)  # before a lock file is made
+    if all(map(at_rest, roots)):
+        for root in roots:
+            _check_replaceable(root, read_manifest(root), ids)  # before a lock file is made
     with locked_roots(roots, lock_timeout_s) as locks:
         recover(roots)
         manifests = {root: read_manifest(root) for root in roots}
@@ -58,7 +59,7 @@ def revert_patches(
 def _concerned(root: Path) -> bool:
     """Whether there is anything of ours in ``root``: patches, a change under way, or what a killed process left."""
     manifest = read_manifest(root)
-    return bool(manifest.applied or manifest.files or manifest.pending) or os.path.lexists(root / BEGUN)
+    return bool(manifest.applied or manifest.files) or not at_rest(root)
 
 
 def _check_replaceable(root: Path, manifest: Manifest, ids: Sequence[str]) -> None:

@@ -24,6 +24,11 @@ from disagg_run.patching.new_files import beside, sync_directory, write_manifest
 from disagg_run.patching.plain_files import has_digest
 
 
+def at_rest(root: Path) -> bool:
+    """Whether no change of ``root`` is under way, nor has a killed process left anything of one."""
+    return read_manifest(root).pending is None and not os.path.lexists(root / BEGUN)
+
+
 def before_of(name: str, file: PatchedFile, manifest: Manifest) -> str:
     """The digest that a file of a change under way had before it."""
     return manifest.files[name].current if name in manifest.files else file.original

@@ -42,7 +42,7 @@ from disagg_run.patching.manifest import (
 from disagg_run.patching.new_files import beside, new_file, sync_directory, write_all, write_manifest
 from disagg_run.patching.plain_files import has_digest, read_plain
 from disagg_run.patching.replaceable import check_replaceable
-from disagg_run.patching.replacing import cannot_write, go, is_settled, settled
+from disagg_run.patching.replacing import PUT_BACK, cannot_write, go, is_settled, settled
 
 _SECOND = 1_000_000_000
 
@@ -124,10 +124,7 @@ def commit(changes: Iterable[tuple[Path, Iterable[FileWrite], Manifest]], locks:
     for each in staged:
         # The one who carried it to the end may have been killed before it could say that it took the change back.
         if not is_settled(each.root, each.after):
-            raise PatchError(
-                f"cannot patch {each.root}: a file could not be replaced",
-                remedy="nothing is changed, what had been replaced was put back; run again",
-            )
+            raise PatchError(f"cannot patch {each.root}: a file could not be replaced", remedy=f"{PUT_BACK}; run again")
 
 
 def forget(root: Path, manifest: Manifest) -> None:
