@@ -20,8 +20,8 @@ from disagg_run.planning.document import (
     PlannedProcess,
     RankPlan,
     Ready,
-    SourceTable,
 )
+from disagg_run.planning.provenance import SourceTable
 from disagg_run.records import Patch
 from disagg_run.sources import Layer, Source
 from disagg_run.spec.model import Node

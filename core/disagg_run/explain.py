@@ -12,7 +12,8 @@ from disagg_run.errors import PlanError, SpecError
 from disagg_run.explain_values import Explanation, ProcessValues, plain
 from disagg_run.near_miss import did_you_mean
 from disagg_run.plain_text import printable
-from disagg_run.planning.document import Group, LaunchPlan, PlannedProcess, Provenance
+from disagg_run.planning.document import Group, LaunchPlan, PlannedProcess
+from disagg_run.planning.provenance import Provenance
 from disagg_run.sources import Layer, Source
 
 __all__ = ["Explanation", "explain", "render_explanations"]

@@ -11,7 +11,8 @@ import attrs
 
 from disagg_run.flag_claims import dotted_key, json_text
 from disagg_run.gpus import VISIBILITY
-from disagg_run.planning.document import Group, PlannedProcess, Provenance, Ready
+from disagg_run.planning.document import Group, PlannedProcess, Ready
+from disagg_run.planning.provenance import Provenance
 from disagg_run.sources import CORE_DEFAULT, Layer, Source
 from disagg_run.spec.model import as_tuple
 

@@ -14,7 +14,8 @@ from typing import Any
 import attrs
 
 from disagg_run.hookdocs import field_comments
-from disagg_run.planning.document import SCHEMA, LaunchPlan, SourceTable
+from disagg_run.planning.document import LaunchPlan
+from disagg_run.planning.provenance import SCHEMA, SourceTable
 
 HEAD = f"""\
 # The plan document

@@ -17,14 +17,13 @@ from disagg_run.planning.document import (
     LaunchPlan,
     PlannedModel,
     PlannedProcess,
-    Provenance,
     RankPlan,
     Ready,
     Remark,
-    SourceTable,
 )
 from disagg_run.planning.environment import MergedEnv
 from disagg_run.planning.per_node import NodeValue
+from disagg_run.planning.provenance import Provenance, SourceTable
 from disagg_run.planning.readiness import SETUP_TIMEOUT_S, check_order, order, readiness
 from disagg_run.ports import Allocation
 from disagg_run.records import Listener, Patch, Preflight

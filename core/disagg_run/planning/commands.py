@@ -13,9 +13,9 @@ from disagg_run.declarations import Engine
 from disagg_run.flags import MergedFlag, check_flags, merge_flags, render, split_words
 from disagg_run.gpus import shows_no_gpus
 from disagg_run.host import Selection
-from disagg_run.planning.document import Provenance
 from disagg_run.planning.environment import MergedEnv, merge_env
 from disagg_run.planning.owned import check_owned, check_owned_env
+from disagg_run.planning.provenance import Provenance
 from disagg_run.planning.secret_values import check_asked_env, check_asked_flags
 from disagg_run.records import Command, EnvSetting, Flag
 from disagg_run.sources import CORE_DEFAULT, Layer

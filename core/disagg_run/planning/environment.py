@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import attrs
 
 from disagg_run.errors import ConflictError, SpecError
-from disagg_run.planning.document import Provenance
+from disagg_run.planning.provenance import Provenance
 from disagg_run.records import EnvSetting
 from disagg_run.sources import CORE_DEFAULT, Source
 

@@ -6,7 +6,8 @@ import json
 from typing import Any, TypeVar
 
 from disagg_run.errors import SpecError
-from disagg_run.planning.document import SCHEMA, LaunchPlan
+from disagg_run.planning.document import LaunchPlan
+from disagg_run.planning.provenance import SCHEMA
 
 T = TypeVar("T", bound=LaunchPlan)
 
