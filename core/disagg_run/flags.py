@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -17,7 +17,7 @@ from disagg_run.flag_merging import MergedFlag, merge_flags
 from disagg_run.records import Flag
 from disagg_run.sources import Source
 
-__all__ = ["MergedFlag", "check_flags", "merge_flags", "render", "split_words"]
+__all__ = ["MergedFlag", "check_flags", "json_leaf", "merge_flags", "render", "split_words"]
 
 #: What looks like a flag: dashes, a letter (a digit after two dashes), no blank before ``=``.
 _FLAG = re.compile(r"(--\w|-[A-Za-z])[^\s=]*(=|\Z)")
@@ -83,7 +83,7 @@ def _add_leaf(flags: list[Flag], name: str, values: tuple[str, ...], source: Sou
     value: Any = values[0].split(",") if dotted.endswith("+") else _leaf_value(values[0])
     if dotted.endswith("+"):
         for index, flag in enumerate(flags):
-            before = _leaf(flag, keys) if flag.name == base else None
+            before = json_leaf(flag.json, keys) if flag.name == base else None
             if isinstance(before, list):
                 flags[index] = attrs.evolve(flag, json=_nested(keys, [*before, *value]))
                 return
@@ -104,10 +104,10 @@ def _nested(keys: Sequence[str], value: Any) -> dict[str, Any]:
     return value
 
 
-def _leaf(flag: Flag, keys: Sequence[str]) -> Any:
-    value: Any = flag.json
+def json_leaf(value: Any, keys: Iterable[str]) -> Any:
+    """What stands at a path of ``keys`` in JSON data; None = nothing."""
     for key in keys:
-        value = value.get(key) if hasattr(value, "get") else None
+        value = value.get(key) if isinstance(value, Mapping) else None
     return value
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import attrs
@@ -131,17 +131,25 @@ def asked_args(ctx: ProcessContext) -> tuple[ArgText, ...]:
 
 def build_env(selection: Selection, ctx: ProcessContext) -> MergedEnv:
     """Merge plugins' variables for a server or the router with the user's, and the secrets that it is given by name."""
-    settings = [contribution.record for contribution in selection.env(ctx)]
-    asked = tuple(asked_env(ctx))
-    settings += asked
-    settings += [EnvSetting(name, op="secret", source=ctx.spec.source("secrets")) for name in ctx.spec.secrets]
-    env = merge_env(settings, where=ctx.process.name)
-    check_owned_env(settings, env, ctx)
+    planned = [contribution.record for contribution in selection.env(ctx)]
+    secrets = [EnvSetting(name, op="secret", source=ctx.spec.source("secrets")) for name in ctx.spec.secrets]
+    env = checked_env(planned, ctx, secrets)
+    return attrs.evolve(env, no_gpus=True) if shows_no_gpus(planned) else env
+
+
+def checked_env(planned: Sequence[EnvSetting], ctx: ProcessContext, secrets: Iterable[EnvSetting] = ()) -> MergedEnv:
+    """Merge a process's ``planned`` variables with the user's and its ``secrets``.
+
+    Raises SpecError for what the user may not give, ConflictError for plugins that differ.
+    """
+    asked = tuple(_asked_env(ctx))
+    env = merge_env((*planned, *asked, *secrets), where=ctx.process.name)
+    check_owned_env(planned, env, ctx)
     check_asked_env(asked, ctx)
-    return attrs.evolve(env, no_gpus=True) if shows_no_gpus(settings) else env
+    return env
 
 
-def asked_env(ctx: ProcessContext) -> Iterator[EnvSetting]:
+def _asked_env(ctx: ProcessContext) -> Iterator[EnvSetting]:
     """The user's own variables for a process, the narrower target last."""
     spec, process = ctx.spec, ctx.process
     targets: list[tuple[str, Mapping[str, str]]] = []

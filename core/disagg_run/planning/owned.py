@@ -11,7 +11,7 @@ from disagg_run.catalogue import Catalogue
 from disagg_run.context import ProcessContext
 from disagg_run.errors import FlagError, SpecError
 from disagg_run.flag_meaning import says, words_meaning
-from disagg_run.flags import MergedFlag
+from disagg_run.flags import MergedFlag, json_leaf
 from disagg_run.planning.environment import MergedEnv
 from disagg_run.planning.secret_values import A_SECRET, hidden
 from disagg_run.records import EnvSetting, Flag
@@ -135,8 +135,8 @@ def _check_leaves(own: Flag, given: MergedFlag, ctx: ProcessContext) -> None:
     process = ctx.process.role or ctx.process.name
     for path, option in own.leaf_options.items():
         keys = path.split(".")
-        meant = _leaf(own.json, keys)
-        value = _leaf(given.json, keys)
+        meant = json_leaf(own.json, keys)
+        value = json_leaf(given.json, keys)
         if not says(value, meant) and str(value) not in own.leaf_agreeing.get(path, ()):
             planned = f"without {path}" if meant is None else f"for {meant!r}"
             raise FlagError(
@@ -153,16 +153,10 @@ def _check_leaves(own: Flag, given: MergedFlag, ctx: ProcessContext) -> None:
             )
 
 
-def _leaf(value: Any, keys: Iterable[str]) -> Any:
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
-
-
 def _spelled_alike(value: Any, keys: list[str]) -> Iterator[str]:
     """Paths beside that of ``keys`` whose last key differs in dashes and letter case only."""
     *above, last = keys
-    siblings = _leaf(value, above)
+    siblings = json_leaf(value, above)
     for key in siblings if isinstance(siblings, Mapping) else ():
         if key != last and key.replace("-", "_").lower() == last.replace("-", "_").lower():
             yield ".".join((*above, key))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import attrs
@@ -92,20 +92,11 @@ class _Planning:
         for name, each in catalogues.items():
             self.programs[name] = Program(name=name, catalogue=each, exact=True, version=each.version)
         self.processes = processes_by_rank(self.basis.layout, router=spec.router.mode == "plan")
-        self.warnings: dict[str, Remark] = {
-            text: Remark(message=text, source=str(source)) for text, source in spec.notices
-        }
-        tagged = tag_remark(spec)
-        if tagged:
-            self.warnings[tagged] = Remark(message=tagged, source=str(spec.source("image")))
-        remark = untested_remark(
+        untested = untested_remark(
             engine, self.selection.connector, spec, version=version, router=self.programs["router"].version
         )
-        if remark:
-            self.warnings[remark] = Remark(message=remark)
-        if spec.mounts and not spec.image:
-            text = "mounts are asked for, but no image is: what runs on the bare host sees all of it"
-            self.warnings[text] = Remark(message=text, source=str(spec.source(f"mounts.{spec.mounts[0]}")))
+        #: By text, so that one that holds for many processes stands once.
+        self.warnings: dict[str, Remark] = {each.message: each for each in _remarks(spec, untested)}
 
     def run(self) -> LaunchPlan:
         """Go through all steps; of what is waived, the plan tells the differences between prefill and decode alone."""
@@ -244,6 +235,20 @@ class _Planning:
             if draft.process.role is not None and draft.process.head
         ]
         return sorted(sides, key=lambda side: side.role != "prefill")
+
+
+def _remarks(spec: LaunchSpec, untested: str) -> Iterator[Remark]:
+    """What is odd of a spec before anything is planned; ``untested``: releases that nobody has run, "" = none."""
+    for text, source in spec.notices:
+        yield Remark(message=text, source=str(source))
+    tagged = tag_remark(spec)
+    if tagged:
+        yield Remark(message=tagged, source=str(spec.source("image")))
+    if untested:
+        yield Remark(message=untested)
+    if spec.mounts and not spec.image:
+        text = "mounts are asked for, but no image is: what runs on the bare host sees all of it"
+        yield Remark(message=text, source=str(spec.source(f"mounts.{spec.mounts[0]}")))
 
 
 def _known_gpus(spec: LaunchSpec, facts: Mapping[int, NodeFacts]) -> dict[int, int]:

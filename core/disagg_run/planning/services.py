@@ -7,17 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from disagg_run.context import Process, ProcessContext, RankContext
+from disagg_run.context import Process, RankContext
 from disagg_run.errors import PluginError
 from disagg_run.flags import MergedFlag, merge_flags, render, split_words
 from disagg_run.host import Selection
 from disagg_run.planning.assembly import ProcessDraft
-from disagg_run.planning.commands import asked_args, asked_env, flag_provenance
+from disagg_run.planning.commands import asked_args, checked_env, flag_provenance
 from disagg_run.planning.contexts import process_context
-from disagg_run.planning.environment import MergedEnv, merge_env
-from disagg_run.planning.owned import check_owned, check_owned_env
+from disagg_run.planning.owned import check_owned
 from disagg_run.planning.readiness import check_told_ports
-from disagg_run.planning.secret_values import check_asked_env, check_asked_flags
+from disagg_run.planning.secret_values import check_asked_flags
 from disagg_run.planning.simulated import stand_in_exec
 from disagg_run.records import ServiceProcess
 from disagg_run.spec.model import ArgText
@@ -68,7 +67,7 @@ def finish_service(
     merged = merge_flags((each for each in (*planned, *further) if not each.implied), None, where=draft.name)
     check_owned(planned, further, merged, None, ctx)
     check_asked_flags(merged, ctx)
-    env = _merged_env(record, ctx)
+    env = checked_env(record.env, ctx)
     check_told_ports(record.listeners, ports, merged, env, None, draft.name)
     program = _filled(record.command.program, ports, draft)
     argv = (*program, *_as_typed(merged, words))
@@ -84,14 +83,6 @@ def finish_service(
         image=record.command.image,
         scope=record.scope,
     )
-
-
-def _merged_env(record: ServiceProcess, ctx: ProcessContext) -> MergedEnv:
-    asked = tuple(asked_env(ctx))
-    env = merge_env([*record.env, *asked], where=ctx.process.name)
-    check_owned_env(record.env, env, ctx)
-    check_asked_env(asked, ctx)
-    return env
 
 
 def _as_typed(merged: Iterable[MergedFlag], asked: Iterable[ArgText]) -> Iterator[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from disagg_run.catalogue import Catalogue
-from disagg_run.flags import MergedFlag
+from disagg_run.flags import MergedFlag, json_leaf
 from disagg_run.sources import CORE_DEFAULT, Source
 
 
@@ -35,7 +35,4 @@ def _value(flag: MergedFlag, key: tuple[str, ...]) -> tuple[Any, Source]:
         if flag.json is not None:
             return flag.json, flag.source
         return (" ".join(flag.values) if flag.values else flag.name), flag.source
-    value: Any = flag.json
-    for part in key:
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value, flag.leaf_sources.get(".".join(key), flag.source)
+    return json_leaf(flag.json, key), flag.leaf_sources.get(".".join(key), flag.source)
