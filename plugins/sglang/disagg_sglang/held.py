@@ -54,6 +54,7 @@ SERVERS = (
         _never("--weight-cache-mode", "the process would hold weights and serve nothing"), contrary=("daemon",)
     ),
     _never("--use-ray", _OWN_LAUNCHER),
+    _never("--enable-pdmux", "one server would prefill and decode, which the engine refuses with a role"),
     _never("--elastic-ep-join-mode", _JOINER),
     implied_flag("--base-gpu-id", 0, option=FIXED, why=_OWN_GPUS),
     implied_flag("--gpu-id-step", 1, option=FIXED, why=_OWN_GPUS),
@@ -101,7 +102,19 @@ def server_flags(ctx: ProcessContext) -> Iterable[Flag]:
     role = ctx.role_spec
     layout = (ctx.process.node_count == 1, role.expert_parallel, role.dp_attention)
     flags = _of_layout(ctx.process.role or "prefill", *layout, at_least(ctx.engine_version, "0.5.23"))
+    beside = ctx.peers.values() if ctx.rank == 0 else ()
+    taken = frozenset(port for ports in (ctx.ports, *beside) for port in ports.values())
+    flags += _further_ports(taken)
     return flags if at_least(ctx.engine_version, "0.5.12") else (*flags, *_of_the_other(ctx))
+
+
+@functools.cache
+def _further_ports(taken: frozenset[int]) -> tuple[Flag, ...]:
+    """Ports that no plan has and a user may open beside: any but those that are ``taken`` on the node."""
+    why = "the plan gives that port of the node to something else"
+    ports = tuple(map(str, sorted(taken)))
+    names = ("--grpc-port", "--engine-info-bootstrap-port", "--encoder-bootstrap-port")
+    return tuple(attrs.evolve(_never(name, why), contrary=ports) for name in names)
 
 
 @functools.cache
