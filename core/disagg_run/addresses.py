@@ -1,8 +1,22 @@
-"""Addresses of nodes, each in one spelling: ``[FD00:0::1]`` is ``fd00::1``."""
+"""Addresses of nodes, read, and each in one spelling: ``[FD00:0::1]`` is ``fd00::1``."""
 
 from __future__ import annotations
 
 import ipaddress
+
+
+def numeric_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that a text is, in brackets or not; None = it is none, but perhaps a host name."""
+    try:
+        return ipaddress.ip_address(_bare(text))
+    except ValueError:
+        return None
+
+
+def is_loopback(text: str) -> bool:
+    """Whether an address, as a number, is of this machine's loopback: nodes with such ones are all on one machine."""
+    parsed = numeric_address(text)
+    return parsed is not None and parsed.is_loopback
 
 
 def normal_address(text: str) -> str:
@@ -10,11 +24,9 @@ def normal_address(text: str) -> str:
 
     Raises ValueError with the reason for an address by which no other node can reach one.
     """
-    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    try:
-        parsed = ipaddress.ip_address(bare)
-    except ValueError:
-        return bare.lower()
+    parsed = numeric_address(text)
+    if parsed is None:
+        return _bare(text).lower()
     if isinstance(parsed, ipaddress.IPv6Address):
         if parsed.ipv4_mapped is not None:
             parsed = parsed.ipv4_mapped
@@ -27,3 +39,7 @@ def normal_address(text: str) -> str:
     if parsed.is_unspecified or parsed.is_multicast or str(parsed) == "255.255.255.255":
         raise ValueError(f"{text!r} is the address of no node: others must reach the node at it")
     return str(parsed)
+
+
+def _bare(text: str) -> str:
+    return text[1:-1] if text.startswith("[") and text.endswith("]") else text

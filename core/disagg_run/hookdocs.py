@@ -53,7 +53,7 @@ CHAPTERS = (
     ("What a role's sizes come to: functions to call", roles),
     ("Releases: functions to call", releases),
     ("Ports that a user may fix: functions to call", settable_ports),
-    ("Flags that an option says: functions to call", option_flags),
+    ("Flags and variables that follow from the plan: functions to call", option_flags),
     ("Node facts", facts),
     ("What was asked", model),
     ("Sources", sources),

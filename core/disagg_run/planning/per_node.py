@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
+from disagg_run.addresses import numeric_address
 from disagg_run.catalogue import Catalogue
 from disagg_run.errors import SpecError
 from disagg_run.planning.commands import BuiltCommand
@@ -72,8 +72,7 @@ def check_per_node(found: Iterable[tuple[int, str, NodeValue]], nodes: Sequence[
 
 def _stays_inside(address: str) -> bool:
     """Whether an address means the machine that uses it: loopback, or every address."""
-    try:
-        parsed = ipaddress.ip_address(address.strip("[]"))
-    except ValueError:  # a name, or no address at all
+    parsed = numeric_address(address)
+    if parsed is None:
         return address == "localhost"
     return parsed.is_loopback or parsed.is_unspecified

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import attrs
 
+from disagg_run import addresses
+
 _LISTEN = "0A"
 
 
@@ -81,11 +83,8 @@ def numeric(address: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether a node address is this machine's own loopback: then several ranks share the machine."""
-    try:
-        return ipaddress.ip_address(numeric(address)).is_loopback
-    except ValueError:
-        return False
+    """Whether a node address or name is this machine's own loopback: then several ranks share the machine."""
+    return addresses.is_loopback(numeric(address))
 
 
 def is_local(address: str) -> bool:

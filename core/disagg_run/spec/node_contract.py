@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 
-from disagg_run.addresses import normal_address
+from disagg_run.addresses import is_loopback, normal_address, numeric_address
 from disagg_run.errors import SpecError
 from disagg_run.spec.environment import UNSET
 from disagg_run.spec.model import LaunchSpec
@@ -35,8 +34,8 @@ def check_node_contract(spec: LaunchSpec, environ: Mapping[str, str]) -> None:
         given = environ.get(name, "")
         if given in UNSET or given == "localhost" or given == first.name or _same(given, first.address):
             continue
-        address = _address(given)
-        if (address is None) is (_address(first.address) is None) and not (address and address.is_loopback):
+        of_one_kind = (numeric_address(given) is None) is (numeric_address(first.address) is None)
+        if of_one_kind and not is_loopback(given):
             raise SpecError(
                 f"environment variable {name} says {given!r}, but rank 0 is on {first.address!r}"
                 f"{origin(spec, 'nodes')}",
@@ -49,10 +48,3 @@ def _same(one: str, other: str) -> bool:
         return normal_address(one) == normal_address(other)
     except ValueError:
         return False
-
-
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(text.strip("[]"))
-    except ValueError:
-        return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import math
 import re
@@ -10,7 +9,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from disagg_run.addresses import normal_address
+from disagg_run.addresses import normal_address, numeric_address
 from disagg_run.declarations import Setting
 from disagg_run.mounts import read_mount
 from disagg_run.spec.model import Node
@@ -251,12 +250,10 @@ def make_node(name: str, address: str) -> Node:
         found = normal_address(address)
     except ValueError as error:
         raise BadValueError(str(error)) from None
-    try:
-        ipaddress.ip_address(found)
-    except ValueError:
+    if numeric_address(address) is None:
         if not _HOST.fullmatch(address) or re.fullmatch(r"[0-9.]+", address):
             hint = ": write it without a port" if re.fullmatch(r"[^:]+:[0-9]+|\[.*\]:[0-9]+", address) else ""
-            raise BadValueError(f"{address!r} is neither an address nor a host name{hint}") from None
+            raise BadValueError(f"{address!r} is neither an address nor a host name{hint}")
         return Node(name=name or address, address=address)
     return Node(name=name, address=found)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from disagg_run.addresses import is_loopback
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import Extension, SharedValue
 from disagg_run.errors import SpecError, TopologyError
@@ -23,7 +24,6 @@ from disagg_run.hookspecs import hookimpl
 from disagg_run.records import FIXED, Command, ContainerNeeds, Flag, Mount, ServiceProcess, Simulation, flag
 from disagg_run.sources import Source
 from disagg_vllm import held, models, parallel, rdma, router, settings
-from disagg_vllm.environment import is_loopback
 
 NAME = "vllm-shared-storage"
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import attrs
 
+from disagg_run.addresses import numeric_address
 from disagg_run.context import ProcessContext, RankContext, any_address, host_port
 from disagg_run.option_flags import never_flag
 from disagg_run.records import FIXED, Flag, Listener, Probe, flag
@@ -14,7 +15,6 @@ from disagg_run.settable_ports import settable
 from disagg_run.sources import Layer, Source
 from disagg_run.spec.model import ROLES
 from disagg_vllm import rdma
-from disagg_vllm.environment import is_numeric
 from disagg_vllm.listeners import ROUTER_TIMEOUT_S
 from disagg_vllm.versions import REGISTRATION, ROUTER
 
@@ -63,7 +63,7 @@ def names_workers(ctx: ProcessContext) -> bool:
         return False
     if any("RUST_LOG" in env for env in (spec.router.env, *(one.env for one in further))):
         return False  # it counts more than --log-level (0.1.17)
-    return all(is_numeric(head.address) and ":" not in head.address for head in ctx.heads)
+    return all(numeric_address(head.address) is not None and ":" not in head.address for head in ctx.heads)
 
 
 def router_place(ctx: ProcessContext) -> tuple[str, int, Source, Source]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
 
+from disagg_run.addresses import numeric_address
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.gpus import visible_gpus
 from disagg_run.rdma import collective_devices
@@ -58,7 +58,7 @@ def _from_table(ctx: ProcessContext) -> Iterator[EnvSetting]:
 
 def _networks(ctx: ProcessContext) -> Iterator[EnvSetting]:
     """The address that the engine gives others, and the networks of its collectives."""
-    if is_numeric(ctx.node.address):
+    if numeric_address(ctx.node.address) is not None:
         # Left to itself it asks for the route to 8.8.8.8, which may be another network's.
         source = _own(ctx, "the node's address")
         yield EnvSetting("VLLM_HOST_IP", ctx.node.address, source=source, per_node=True)
@@ -77,20 +77,6 @@ def _shared_node(ctx: ProcessContext) -> Iterator[EnvSetting]:
     if "window" in ctx.ports:
         source = _own(ctx, "first port of a window of its own")
         yield EnvSetting("VLLM_PORT", str(ctx.ports["window"]), source=source, option=FIXED)
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an address is of this machine's loopback: then several nodes are on one machine."""
-    return is_numeric(address) and ipaddress.ip_address(address).is_loopback
-
-
-def is_numeric(address: str) -> bool:
-    """Whether an address is no host name."""
-    try:
-        ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    return True
 
 
 def _own(ctx: RankContext, why: str) -> Source:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from disagg_run.addresses import is_loopback
 from disagg_run.context import ProcessContext, RankContext, any_address, host_port
 from disagg_run.option_flags import never_flag
 from disagg_run.records import FIXED, Command, Flag, flag
 from disagg_run.settable_ports import port_source, router_port_source
 from disagg_run.spec.model import ROLES
 from disagg_vllm import held, parallel
-from disagg_vllm.environment import is_loopback
 from disagg_vllm.listeners import PROMETHEUS_PORT
 from disagg_vllm.versions import ROUTER_IMAGE
 
