@@ -15,86 +15,64 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from disagg_run.context import ProcessContext, any_address
-from disagg_run.option_flags import implied_flag
+from disagg_run.context import ProcessContext
+from disagg_run.option_flags import (
+    COMPLETES_TEXT,
+    NO_KEY,
+    PLACED_BY_PLAN,
+    PLAIN_HTTP,
+    UNSEEN_FILE,
+    held_variable,
+    implied_flag,
+    never_flag,
+    refused_values,
+)
 from disagg_run.records import FIXED, EnvSetting, Flag
 from disagg_run.releases import at_least
 from disagg_run.roles import dp_ranks
-from disagg_run.sources import CORE_DEFAULT
 from disagg_run.spec.model import Role
 
-
-def _never(name: str, why: str) -> Flag:
-    """A flag that nobody may give; built once, for plans of a thousand nodes."""
-    return implied_flag(name, option=FIXED, why=why)
-
-
-_PLAIN = "probes and the router speak plain HTTP"
-_NO_KEY = (
-    "neither probes nor the router bring a key, and it would stand in the plan: ask for keys in front of the router"
-)
-_GENERATES = "a run is ready when a text is completed"
-_OWN_LAUNCHER = "the plan places each process itself"
 _JOINER = "the plan has all ranks of a worker from the start"
 _OWN_GPUS = "the plan chooses a server's GPUs by those that it sees"
 
 #: Of every server.
 SERVERS = (
-    _never("--config", "flags of a file are seen by nobody here: write them out as --args"),
-    _never("--ssl-keyfile", _PLAIN),
-    _never("--ssl-certfile", _PLAIN),
-    _never("--grpc-mode", _PLAIN),
-    _never("--smg-grpc-mode", _PLAIN),
-    _never("--api-key", _NO_KEY),
-    _never("--encoder-only", _GENERATES),
-    _never("--is-embedding", _GENERATES),
-    _never("--skip-tokenizer-init", _GENERATES),
-    _never("--gated-launch-port", "the server would wait for a gate that nobody opens"),
-    attrs.evolve(
-        _never("--weight-cache-mode", "the process would hold weights and serve nothing"), contrary=("daemon",)
-    ),
-    _never("--use-ray", _OWN_LAUNCHER),
-    _never("--enable-pdmux", "one server would prefill and decode, which the engine refuses with a role"),
-    _never("--elastic-ep-join-mode", _JOINER),
+    never_flag("--config", UNSEEN_FILE),
+    never_flag("--ssl-keyfile", PLAIN_HTTP),
+    never_flag("--ssl-certfile", PLAIN_HTTP),
+    never_flag("--grpc-mode", PLAIN_HTTP),
+    never_flag("--smg-grpc-mode", PLAIN_HTTP),
+    never_flag("--api-key", f"{NO_KEY}: ask for keys in front of the router"),
+    never_flag("--encoder-only", COMPLETES_TEXT),
+    never_flag("--is-embedding", COMPLETES_TEXT),
+    never_flag("--skip-tokenizer-init", COMPLETES_TEXT),
+    never_flag("--gated-launch-port", "the server would wait for a gate that nobody opens"),
+    refused_values("--weight-cache-mode", "daemon", why="the process would hold weights and serve nothing"),
+    never_flag("--use-ray", PLACED_BY_PLAN),
+    never_flag("--enable-pdmux", "one server would prefill and decode, which the engine refuses with a role"),
+    never_flag("--elastic-ep-join-mode", _JOINER),
     implied_flag("--base-gpu-id", 0, option=FIXED, why=_OWN_GPUS),
     implied_flag("--gpu-id-step", 1, option=FIXED, why=_OWN_GPUS),
-    _never("--nccl-port", "the engine takes a port that is free, or that on which the worker's nodes meet"),
+    never_flag("--nccl-port", "the engine takes a port that is free, or that on which the worker's nodes meet"),
 )
-_REJOIN = _never("--elastic-ep-rejoin", _JOINER)
-_ONE_NODE = _never("--dist-init-addr", "the worker has one node, and the engine takes ports that are free")
+_REJOIN = never_flag("--elastic-ep-rejoin", _JOINER)
+_ONE_NODE = never_flag("--dist-init-addr", "the worker has one node, and the engine takes ports that are free")
 #: Where HiCache is not asked for, and where it is: the engine refuses both together.
-_NO_HICACHE = _never(
+_NO_HICACHE = never_flag(
     "--enable-hierarchical-cache", "the prefix cache is off, without which there is none: use --set kv_offloading=dram"
 )
-_PREFIX_CACHE = _never("--disable-radix-cache", "HiCache needs it: leave out kv_offloading for none")
+_PREFIX_CACHE = never_flag("--disable-radix-cache", "HiCache needs it: leave out kv_offloading for none")
 
 #: Of the router.
 ROUTER = (
-    _never("--worker-urls", "a worker is prefill or decode"),
-    _never("--service-discovery", "the router is told its workers"),
-    _never("--mini-lb", "it has no answer to say that its workers are ready"),
-    _never("--tls-cert-path", _PLAIN),
-    _never("--tls-key-path", _PLAIN),
-    _never("--api-key", "the plan's own generation brings no key, and it would stand in the plan"),
+    never_flag("--worker-urls", "a worker is prefill or decode"),
+    never_flag("--service-discovery", "the router is told its workers"),
+    never_flag("--mini-lb", "it has no answer to say that its workers are ready"),
+    never_flag("--tls-cert-path", PLAIN_HTTP),
+    never_flag("--tls-key-path", PLAIN_HTTP),
+    never_flag("--api-key", "the plan's own generation brings no key, and it would stand in the plan"),
     implied_flag("--backend", "sglang", option="engine"),
 )
-
-
-def server_host(ctx: ProcessContext) -> Flag:
-    """Where a server waits: at every address of its node's family; the node's own is right too."""
-    address = ctx.node.address
-    return Flag("--host", (any_address(address),), option=FIXED, agreeing=(address,), per_node=("",))
-
-
-def router_host(ctx: ProcessContext) -> Flag:
-    """Where the router waits: its default is every IPv4 address.
-
-    For IPv6 it is told: 0.3.2 takes "::" for no address ("invalid socket address syntax").
-    """
-    address = ctx.node.address
-    if ":" in address:
-        return Flag("--host", ("[::]",), option=FIXED, agreeing=(f"[{address}]",))
-    return attrs.evolve(implied_flag("--host", "0.0.0.0", option=FIXED), agreeing=(address, "[::]"))
 
 
 def server_flags(ctx: ProcessContext) -> Iterable[Flag]:
@@ -114,7 +92,7 @@ def _further_ports(taken: frozenset[int]) -> tuple[Flag, ...]:
     why = "the plan gives that port of the node to something else"
     ports = tuple(map(str, sorted(taken)))
     names = ("--grpc-port", "--engine-info-bootstrap-port", "--encoder-bootstrap-port")
-    return tuple(attrs.evolve(_never(name, why), contrary=ports) for name in names)
+    return tuple(refused_values(name, *ports, why=why) for name in names)
 
 
 @functools.cache
@@ -147,12 +125,6 @@ def prefix_cache(*, hicache: bool) -> Flag:
     return _PREFIX_CACHE if hicache else _NO_HICACHE
 
 
-def held_variable(name: str, value: str = "", *, why: str, option: str = FIXED) -> EnvSetting:
-    """A variable that may only have this value, or, where there is none, that nobody may set."""
-    source = attrs.evolve(CORE_DEFAULT, why=why)
-    return EnvSetting(name, value, op="set" if value else "unset", option=option, implied=True, source=source)
-
-
 _VARIABLES = (
     held_variable("SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE", why="ranks meet where the plan says"),
     held_variable("SGLANG_RUST_SERVER", "0", why="it would wait for decode on its HTTP port"),
@@ -171,10 +143,10 @@ _UNSEEN = "flags of a file or of variables are seen by nobody here: write them o
 _METADATA = "the store's clients ask it where the others are"
 
 _MASTER = (
-    *(_never(f"--{name}", _UNSEEN) for name in ("config_path", "flagfile", "fromenv", "tryfromenv")),
-    _never("--rpc_interface", "clients are told the node's address"),
-    attrs.evolve(_never("--enable_http_metadata_server", _METADATA), contrary=("false", "f", "0", "no", "n")),
-    _never("--noenable_http_metadata_server", _METADATA),
+    *(never_flag(f"--{name}", _UNSEEN) for name in ("config_path", "flagfile", "fromenv", "tryfromenv")),
+    never_flag("--rpc_interface", "clients are told the node's address"),
+    refused_values("--enable_http_metadata_server", "false", "f", "0", "no", "n", why=_METADATA),
+    never_flag("--noenable_http_metadata_server", _METADATA),
     implied_flag("--enable_ha", "false", option=FIXED, why="clients are told one master"),
 )
 #: Where it waits; its own default of each is every IPv4 address.
@@ -192,4 +164,4 @@ def master_flags(address: str, told: Iterable[Flag]) -> Iterator[Flag]:
         plain = each.name.lstrip("-")
         dashes = plain.replace("_", "-")
         for other in sorted({f"-{plain}", f"-{dashes}", f"--{dashes}"} - {each.name}):
-            yield _never(other, f"it is {each.name}: write it so")
+            yield never_flag(other, f"it is {each.name}: write it so")

@@ -11,6 +11,7 @@ from typing import Any
 
 from disagg_run.context import ProcessContext, RankContext, host_port
 from disagg_run.errors import SpecError
+from disagg_run.option_flags import held_variable
 from disagg_run.records import FIXED, Command, EnvSetting, Flag, Probe, ServiceProcess, flag
 from disagg_run.settable_ports import settable
 from disagg_run.sources import Source
@@ -150,7 +151,7 @@ def server_variables(ctx: ProcessContext) -> Iterator[EnvSetting]:
 
 
 _UNREAD = tuple(
-    held.held_variable(name, why="the store's configuration is in --hicache-storage-backend-extra-config")
+    held_variable(name, why="the store's configuration is in --hicache-storage-backend-extra-config")
     for name in (
         "MOONCAKE_CLIENT",
         "MOONCAKE_CONFIG_PATH",

@@ -11,7 +11,7 @@ from disagg_run.catalogue import load_catalogue
 from disagg_run.context import ProcessContext
 from disagg_run.errors import SpecError
 from disagg_run.flags import split_words
-from disagg_run.option_flags import implied_flag
+from disagg_run.option_flags import bracketed_host_flag, implied_flag
 from disagg_run.records import FIXED, Command, Flag, flag
 from disagg_run.settable_ports import port_source, router_port_source
 from disagg_run.sources import Source
@@ -69,7 +69,8 @@ def _check_dp_aware(ctx: ProcessContext, flags: tuple[Flag, ...]) -> None:
 
 def _place(ctx: ProcessContext) -> Iterator[Flag]:
     yield flag("--pd-disaggregation", option=FIXED)
-    yield held.router_host(ctx)
+    # It waits at every IPv4 address by itself, and takes "::" for none ("invalid socket address syntax"; 0.3.2).
+    yield bracketed_host_flag(ctx, implied=True)
     yield flag("--port", ctx.ports["http"], source=router_port_source(ctx))
     if ctx.ports["prometheus"] != PROMETHEUS_PORT:
         source = port_source(ctx, "prometheus", "prometheus_port", PROMETHEUS_PORT)

@@ -9,7 +9,7 @@ import attrs
 from disagg_run.context import ProcessContext, host_port
 from disagg_run.errors import SpecError
 from disagg_run.model_files import located, located_by
-from disagg_run.option_flags import implied_flag, option_flag, served_name_flag
+from disagg_run.option_flags import host_flag, implied_flag, option_flag, served_name_flag
 from disagg_run.records import FIXED, Command, Flag, flag
 from disagg_run.roles import dp_ranks
 from disagg_run.settable_ports import port_source
@@ -44,7 +44,7 @@ def _place(ctx: ProcessContext) -> Iterator[Flag]:
         option="settings.bootstrap_port",
         implied=not says_bootstrap_port(ctx),
     )
-    yield held.server_host(ctx)
+    yield host_flag(ctx)
     yield flag("--port", ctx.ports["http"], source=port_source(ctx, "http", "server_port", HTTP_PORT))
     yield flag("--trust-remote-code")
     yield from held.server_flags(ctx)
