@@ -235,7 +235,7 @@ def load_catalogue(ref: CatalogueRef) -> Catalogue:
 
 
 def read_catalogue(file: Path, *, program: str = "server") -> Catalogue:
-    """Read a catalogue file; as ``load_catalogue``, but each time anew."""
+    """Read a catalogue file; as ``load_catalogue``, but each time anew. Raises PluginError in the same way."""
     try:
         document = json.loads(file.read_bytes())
         schema = document["schema"]

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def list_choice(given: Mapping[str, Any], form: str) -> int | None:
     """List the entries of a master config, or plan every point of one; None where a single launch is asked for.
 
-    Returns the exit code: that of the first entry that cannot be read or point that cannot be planned, else 0.
+    Returns the exit code: that of the first entry that cannot be read or point that cannot be planned, else 0. Raises
+    UsageError for options that do not go with a list.
     """
     if given["master_config"] is None or given["point"] is not None:
         return None

@@ -13,6 +13,7 @@ from disagg_run.flag_meaning import says
 from disagg_run.flags import MergedFlag
 from disagg_run.planning.document import After, PlannedProcess, Ready
 from disagg_run.planning.environment import MergedEnv
+from disagg_run.planning.secret_values import A_SECRET, hidden
 from disagg_run.planning.values import flag_value
 from disagg_run.records import Listener
 from disagg_run.sources import Source
@@ -65,7 +66,7 @@ def _place_of(name: str, heads: Mapping[str, str]) -> str:
 
 
 def check_http(listeners: Iterable[Listener], process: str) -> None:
-    """Refuse a head or a router without a listener called ``http``."""
+    """Refuse a head or a router without a listener called ``http``, with PluginError."""
     if all(listener.name != "http" for listener in listeners):
         raise PluginError(
             f"no plugin names the listener 'http' of {process} in disagg_readiness",
@@ -81,7 +82,10 @@ def check_told_ports(
     catalogue: Catalogue | None,
     process: str,
 ) -> None:
-    """Refuse a command or a variable that tells a program another port than probes, router and port table have."""
+    """Refuse a command or a variable that tells a program another port than probes, router and port table have.
+
+    Raises PortError naming both ports, who gave the other one, and how the port is set instead.
+    """
     flags = tuple(flags)
     for listener in listeners:
         if listener.name not in ports:
@@ -89,8 +93,9 @@ def check_told_ports(
         port = ports[listener.name]
         for what, told, source in _told(listener, flags, env, catalogue):
             if told is not None and not says(told, port):
+                shown = hidden(what, told) if isinstance(told, str) else repr(told)
                 raise PortError(
-                    f"{what} of {process} says {told!r} ({source}) but the plan gives it port {port} as"
+                    f"{what} of {process} says {shown} ({source}) but the plan gives it port {port} as"
                     f" {listener.name!r}",
                     remedy=f"leave it out{_settable(listener)}",
                 )
@@ -114,7 +119,7 @@ def _told(
     if listener.variable in env.env:
         yield listener.variable, env.env[listener.variable], env.provenance[f"env/{listener.variable}"][0][0]
     elif listener.variable in env.secrets:
-        yield listener.variable, "a secret", env.provenance[f"secrets/{listener.variable}"][0][0]
+        yield listener.variable, A_SECRET, env.provenance[f"secrets/{listener.variable}"][0][0]
 
 
 def order(
@@ -146,7 +151,7 @@ def order(
 
 
 def check_order(processes: Iterable[PlannedProcess]) -> None:
-    """Refuse names used twice, waits for processes that do not exist, and circles of waits."""
+    """Refuse names used twice, waits for processes that do not exist, and circles of waits, with PlanError."""
     waits: dict[str, tuple[str, ...]] = {}
     for process in processes:
         if process.name in waits:

@@ -22,7 +22,10 @@ _TAG_VERSION = re.compile(r"(?:\A|[-_])v(\d+\.\d+(?:\.\d+)?(?:\.?(?:rc|post|dev)
 
 
 def in_range(version: str, specifiers: str, *, plugin: str) -> bool:
-    """Whether ``version`` lies in the PEP 440 set ``specifiers`` (pre-releases too); PluginError for a broken set."""
+    """Whether ``version`` lies in the PEP 440 set ``specifiers`` (pre-releases too).
+
+    Raises PluginError for a broken set, SpecError for a version that is none.
+    """
     try:
         return SpecifierSet(specifiers).contains(Version(version), prereleases=True)
     except InvalidSpecifier:
@@ -155,7 +158,7 @@ def _default_tp(spec: LaunchSpec, engine: Engine, row: ModelRow, role: Role) -> 
 
 
 def model_path(spec: LaunchSpec) -> str:
-    """Where the model lies on the nodes."""
+    """Where the model lies on the nodes; PlanError where nothing says so."""
     if spec.model_path:
         return spec.model_path
     if not spec.model_dir:

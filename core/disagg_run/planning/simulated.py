@@ -33,7 +33,10 @@ def stand_in_exec(
 
 
 def check_targets(spec: LaunchSpec, names: Iterable[str]) -> None:
-    """Refuse what is asked of a process that the plan does not have: a slip would otherwise do nothing, in silence."""
+    """Refuse what is asked of a process that the plan does not have: a slip would otherwise do nothing, in silence.
+
+    ``names``: of the plan's processes. Raises SpecError naming who asked.
+    """
     names = set(names)
     if not spec.simulate:
         for target in sorted(spec.simulation):

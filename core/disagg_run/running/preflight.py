@@ -87,9 +87,9 @@ def _module(words: tuple[str, ...]) -> str:
 
 
 def check_ports(process: PlannedProcess, address: str, clash: str = _CLASH) -> None:
-    """Refuse to start where another process listens on a port of ``process``; names port, pid, user and command.
+    """Refuse to start where another process listens on a port of ``process``.
 
-    ``clash``: the remedy.
+    ``clash``: the remedy. Raises PreflightError naming port, pid, user and command.
     """
     held = held_port(process, address)
     if held:

@@ -1,4 +1,7 @@
-"""Text into values, in one place for command line, run file and variables."""
+"""Text into values, in one place for command line, run file and variables.
+
+All functions here raise BadValueError for a text that is no value of their type.
+"""
 
 from __future__ import annotations
 
