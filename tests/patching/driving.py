@@ -19,6 +19,8 @@ from tests.patching.toy import ALL, digests, install, sources
 #: What is killed (or, the last, stopped), and over what.
 WHOM = ("command", "carrier", "both", "stopped")
 DOING = ("apply", "revert")
+#: Disk operations at least of the command, which writes, syncs and closes six files, and of who renames them.
+LEAST_STEPS = {"command": 50, "carrier": 15, "both": 15, "stopped": 15}
 
 _TREE = Path(__file__).parents[2]
 
@@ -61,8 +63,10 @@ def check_killed(directory: Path, doing: str, whom: str, *, stride: int) -> list
     clean = digests(install(directory / "clean"))
     apply_patches(ALL, target=install(directory / "patched"))
     new, old = sources(directory / "patched"), sources(directory / "clean")
-    results: list[dict[str, Any]] = drive("kill", directory, doing, whom, stride)
-    assert len(results) > 15 // stride
+    found = drive("kill", directory, doing, whom, stride)
+    results: list[dict[str, Any]] = found["results"]
+    assert found["steps"] >= LEAST_STEPS[whom]
+    assert [result["step"] for result in results] == list(range(found["first"], found["steps"] + 1, stride))
     for result in results:
         assert result["signal"] == (0 if whom in ("carrier", "stopped") else signal.SIGKILL)
         for name, digest in result["killed"].items():

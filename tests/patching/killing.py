@@ -15,9 +15,15 @@ STEPS = ("open", "link", "write", "pwrite", "ftruncate", "fsync", "fchmod", "uti
 _MS_BIND = 4096  # linux/mount.h
 
 
-def die_at(step: int, last: Callable[[], None] = lambda: None, by: signal.Signals = signal.SIGKILL) -> None:
-    """Call ``last`` and send this process ``by`` in place of its disk operation number ``step``, a write after half."""
+def die_at(
+    step: int, last: Callable[[], None] = lambda: None, by: signal.Signals = signal.SIGKILL
+) -> Callable[[], int]:
+    """Call ``last`` and send this process ``by`` in place of its disk operation number ``step``, a write after half.
+
+    What comes back, once called, lets the process live on and tells how many operations there were.
+    """
     count = 0
+    reals = {name: getattr(os, name) for name in STEPS}
 
     def wrapped(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -32,8 +38,14 @@ def die_at(step: int, last: Callable[[], None] = lambda: None, by: signal.Signal
 
         return call
 
-    for name in STEPS:
-        setattr(os, name, wrapped(name, getattr(os, name)))
+    def done() -> int:
+        for name, real in reals.items():
+            setattr(os, name, real)
+        return count
+
+    for name, real in reals.items():
+        setattr(os, name, wrapped(name, real))
+    return done
 
 
 def block_at_first_rename(path: Path) -> None:

@@ -17,6 +17,8 @@ from tests.patching.killing import block_at_first_rename, die_at
 
 #: In the first root, once it was killed; what was wrapped must not make it.
 MARK = "killed"
+#: In the first root, once it came to its end, with the number of its steps.
+STEPS = "steps-"
 
 if __name__ == "__main__":
     step, whom, blocked, words = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]
@@ -30,5 +32,6 @@ if __name__ == "__main__":
     sys.argv = ["carrying", *words]
     if blocked:
         block_at_first_rename(Path(blocked))
-    die_at(step, last, signal.SIGSTOP if whom == "stopped" else signal.SIGKILL)
+    done = die_at(step, last, signal.SIGSTOP if whom == "stopped" else signal.SIGKILL)
     carrying.main()
+    make(os.path.join(words[2], f"{STEPS}{done()}"))

@@ -30,7 +30,7 @@ from disagg_run.patching import apply_patches, carrying, ledgers, replacing, rev
 from disagg_run.patching.locking import locked
 from disagg_run.patching.manifest import LOCK
 from tests.patching.killing import die_at
-from tests.patching.rough_carrier import MARK
+from tests.patching.rough_carrier import MARK, STEPS
 from tests.patching.toy import ALL, by_state, digests, install, sources
 
 
@@ -65,34 +65,41 @@ def end(code: int) -> None:
     os._exit(code)
 
 
-def kill(directory: Path, doing: str, whom: str, stride: str) -> list[dict[str, Any]]:
-    """Kill an apply or a revert, or who carries it to the end, or both, at a step; then apply again and revert."""
+def kill(directory: Path, doing: str, whom: str, stride: str) -> dict[str, Any]:
+    """Kill an apply or a revert, or who carries it to the end, or both, at a step; then apply again and revert.
+
+    With the results of each come the first step that was tried, and how many there are where none is killed.
+    """
     results: list[dict[str, Any]] = []
     carry = carrying.carry
     # The first step says that it is there. One that is stopped before has longer, as a Python may start slowly.
-    for step in range(2 if whom == "stopped" else 1, 500, int(stride)):
+    first = 2 if whom == "stopped" else 1
+    for step in range(first, 500, int(stride)):
         carrying.carry = carry_alone
         root = install(directory / f"{doing}{step}")
         if doing == "revert":
             apply_patches(ALL, target=root)
 
-        def work(root: Path = root, step: int = step) -> dict[str, str]:
+        def work(root: Path = root, step: int = step) -> int:
             carrying.carry = carry
-            if whom == "command":
-                die_at(step)
-            else:
+            done = die_at(step if whom == "command" else 0)
+            if whom != "command":
                 carrying.CHANGE_S = 0.4 if whom == "stopped" else carrying.CHANGE_S
                 carrying.COMMAND = rough_carrier(step, whom)
-            return by_state(apply_patches(ALL, target=root) if doing == "apply" else revert_patches([root]))
+            _ = apply_patches(ALL, target=root) if doing == "apply" else revert_patches([root])
+            return done()
 
-        states, ended_by = in_child(work)
-        killed = {"step": step, "signal": ended_by, "said": states}
+        steps, ended_by = in_child(work)
+        killed: dict[str, Any] = {"step": step, "signal": ended_by}
         with locked(root / LOCK, 20):  # whoever carries it to the end holds the lock
             killed["killed"] = sources(root)
             killed["left"] = [name for name in digests(root) if name.endswith((".disagg-run-new", ".next"))]
         killed["unfinished"] = any(each.problem for each in ledgers([root]))
         if not (ended_by if whom == "command" else (root / MARK).exists()):
-            return results
+            if whom != "command":
+                (counted,) = root.glob(f"{STEPS}*")
+                steps = int(counted.name.removeprefix(STEPS))
+            return {"first": first, "steps": steps, "results": results}
         with contextlib.suppress(FileNotFoundError):
             (root / MARK).rmdir()
         killed["states"] = by_state(apply_patches(ALL, target=root))

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import attrs
 import pytest
 
 from disagg_run.errors import PatchError
@@ -16,11 +17,12 @@ from disagg_run.patching import (
     PatchesRefused,
     apply_patches,
     ledgers,
+    named_patches,
     revert_patches,
 )
 from disagg_run.patching.manifest import MANIFEST
 from disagg_run.patching.ordering import in_order
-from disagg_run.records import Edit
+from disagg_run.records import Edit, Patch
 from tests.patching.toy import ALL, FINISH, LOOP, REAPER, SERVER, WAIT, by_state, digests, edited, install
 
 
@@ -168,3 +170,34 @@ def test_a_manifest_that_is_damaged_is_one_clear_line(root: Path) -> None:
     (root / MANIFEST).write_text("{")
     with pytest.raises(PatchError, match="is damaged"):
         apply_patches([WAIT], target=root)
+
+
+STATEMENTS = WAIT.edits[0]
+
+
+@pytest.mark.parametrize(
+    ("patch", "flaw"),
+    [
+        (edited(WAIT, package=[]), "it names no package"),
+        (edited(WAIT, versions=">=x"), "its versions '>=x' are no version range, which is written like '>=1.2,<1.4'"),
+        (edited(WAIT, fixed_in="abc"), "its fixed_in 'abc' is no version, which is written like 1.2.3"),
+        (edited(WAIT, file="/toy.py"), "edit 0: it names the file '/toy.py', which is not relative"),
+        (
+            edited(WAIT, edits=[attrs.evolve(STATEMENTS, versions="~1")]),
+            "edit 0: its versions '~1' are no version range",
+        ),
+        (edited(WAIT, edits=[attrs.evolve(STATEMENTS, anchor=" \n")]), "edit 0: its anchor is blank"),
+        (edited(WAIT, edits=[attrs.evolve(STATEMENTS, anchor="while (")]), "edit 0: its anchor or replacement are no"),
+        (
+            edited(WAIT, edits=[STATEMENTS, attrs.evolve(STATEMENTS, replacement=STATEMENTS.anchor)]),
+            "edit 1: it puts its anchor in the place of its anchor",
+        ),
+    ],
+)
+def test_a_patch_that_its_author_has_got_wrong_is_named_with_what_is_wrong(patch: Patch, flaw: str) -> None:
+    with pytest.raises(PatchError) as refusal:
+        named_patches([FINISH, patch], ["toy-wait"])
+    assert str(refusal.value).startswith(f"patch 'toy-wait' is wrong: {flaw}")
+    assert str(refusal.value).endswith(": report it to whoever wrote it")
+    # Whoever does not ask for it never hears of it.
+    assert named_patches([FINISH, patch], ["toy-finish"]) == (FINISH,)

@@ -11,6 +11,7 @@ from disagg_run.cli.patch_offers import offers
 from disagg_run.errors import PatchError
 from disagg_run.patching import Ledger, PatchState, find_site, patched_roots, revert_patches, take_stock, unrecorded
 from disagg_run.patching.locating import Site
+from disagg_run.patching.soundness import is_sound
 from disagg_run.records import Patch
 
 
@@ -36,7 +37,8 @@ def taken_back(names: Sequence[str], target: str | None, python: str | None) -> 
 
 
 def _installation(target: str | None, python: str | None) -> tuple[tuple[Patch, ...], Site]:
-    patches = tuple(patch for _, patch in offers())
+    # One that its author has got wrong stands nowhere; whoever asks for it hears of that.
+    patches = tuple(patch for _, patch in offers() if is_sound(patch))
     return patches, find_site(patches, target=target, python=python)
 
 

@@ -56,7 +56,10 @@ def list_command(form: str) -> None:
     if form == "json":
         emit(json_text([{"plugin": plugin, **_summary(patch)} for plugin, patch in rows]))
         return
-    table = [(patch.id, ", ".join(patch.sets), f"{patch.package[0]} {patch.versions}".strip()) for _, patch in rows]
+    table = [
+        (patch.id, ", ".join(patch.sets), f"{patch.package[0] if patch.package else ''} {patch.versions}".strip())
+        for _, patch in rows
+    ]
     lines = columns([("patch", "sets", "for"), *table]).splitlines(keepends=True)
     notes = [f"    {patch.why}\n{_afterwards(patch)}" for _, patch in rows]
     emit("".join([lines[0], *(line + note for line, note in zip(lines[1:], notes, strict=True))]))

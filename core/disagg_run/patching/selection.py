@@ -13,6 +13,7 @@ from disagg_run.errors import ConflictError, PatchError, SpecError
 from disagg_run.patching.fitting import NotNeeded, Outside, for_version, pinned
 from disagg_run.patching.matching import parse
 from disagg_run.patching.ordering import closure, file_of, in_order
+from disagg_run.patching.soundness import check_sound
 from disagg_run.records import Edit, Patch
 from disagg_run.spec.model import as_tuple
 
@@ -98,10 +99,14 @@ def _check_unchanged(changing: Sequence[Patch]) -> None:
 def named_patches(offered: Sequence[Patch], wanted: Sequence[str]) -> tuple[Patch, ...]:
     """The patches that ``wanted`` names, by id or set, with those that they require, in order, for all versions.
 
-    Raises SpecError for an unknown name (with the nearest) and ConflictError for two patches of one id.
+    Raises SpecError for an unknown name (with the nearest), ConflictError for two patches of one id, and PatchError for
+    one that its author has got wrong.
     """
     by_id = _by_id(offered)
-    return in_order(_closed(_named(by_id, wanted), by_id))
+    found = in_order(_closed(_named(by_id, wanted), by_id))
+    for patch in found:
+        check_sound(patch)
+    return found
 
 
 def check_overlaps(patches: Sequence[Patch]) -> None:

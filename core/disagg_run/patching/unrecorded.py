@@ -80,12 +80,13 @@ def _candidates(patches: Iterable[Patch], site: Site, root: Path) -> dict[str, C
 
 def _standing(patches: dict[str, Patch], root: Path, manifest: Manifest) -> list[str]:
     """The ids of those of ``patches`` whose every edit stands in the files."""
-    ordered = in_order(
-        [
-            attrs.evolve(patch, requires=[name for name in patch.requires if name in patches])
-            for patch in patches.values()
-        ]
-    )
+    known = [
+        attrs.evolve(patch, requires=[name for name in patch.requires if name in patches]) for patch in patches.values()
+    ]
+    try:
+        ordered = in_order(known)
+    except PatchError:
+        return []  # they require each other in a circle, so that none was ever applied
     names = dict.fromkeys(name for patch in ordered for name in files_of(patch))
     texts: Texts = {name: _text(root, name, manifest) for name in names}
     together = _present(texts, ordered)
