@@ -46,11 +46,13 @@ class Flag:
     option: str = attrs.field(default="", kw_only=True)
     #: The same for leaves of ``json``, given here or not, by dotted key: the option from which each follows.
     leaf_options: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map, kw_only=True)
-    #: Further values by hand that the plan is right for: of an address to bind, those that bind every one.
+    #: With ``option``: further values by hand that the plan is right for, such as the node's own address where the plan
+    #: binds every one.
     agreeing: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, kw_only=True)
-    #: The same for leaves of ``json``, by dotted key.
+    #: The same for leaves of ``json`` that are in ``leaf_options``, by dotted key.
     leaf_agreeing: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, converter=frozen_map, kw_only=True)
-    #: The only values by hand that are refused, where any other may be given: a launcher that places processes anew.
+    #: With ``option``: the only values by hand that are refused, where any other may be given, such as names of
+    #: launchers that would place the processes anew.
     contrary: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, kw_only=True)
     #: Whether the program does so without being told: left out of the command, the flag only says what one by hand must
     #: agree with. A switch that is implied is off.
