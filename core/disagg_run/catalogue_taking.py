@@ -6,18 +6,16 @@ The program is called in its own interpreter, up to the moment when it asks an a
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from disagg_run.bounded_process import run_bounded
 from disagg_run.catalogue import SCHEMA, Catalogue, FlagSpec
 from disagg_run.errors import RunError, SpecError
 from disagg_run.input_files import os_reason
@@ -132,40 +130,16 @@ def _run(command: Sequence[str], cwd: Path, errors: Path, timeout_s: float) -> s
     """Run a command with all that it starts, for a time; returns how it went wrong, or its last error line."""
     with errors.open("wb") as stderr:
         try:
-            process = subprocess.Popen(
-                command,
-                cwd=cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                start_new_session=True,
-            )
+            status = run_bounded(command, timeout_s=timeout_s, stdout=subprocess.DEVNULL, stderr=stderr, cwd=cwd)
         except OSError as error:
             raise SpecError(f"the interpreter {command[0]!r} cannot be run: {os_reason(error)}") from error
-    in_time = False
-    try:
-        in_time = _ends(process.pid, time.monotonic() + timeout_s)
-    finally:
-        # The leader is not reaped yet, so the group is certainly still ours.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    if not in_time:
+    if status is None:
         return f"it took longer than {timeout_s:g} s"
     said = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     last = said[-1].strip() if said else ""
-    if process.returncode < 0:
-        return f"it was ended by signal {-process.returncode}" + (f", after {last!r}" if last else "")
-    return last or ("" if process.returncode == 0 else f"it ended with exit code {process.returncode}")
-
-
-def _ends(pid: int, deadline: float) -> bool:
-    """Wait for a child to end, without reaping it; False at the deadline."""
-    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)  # polled: waitid has no timeout, and a child that is reaped here could not be ended by group
-    return True
+    if status < 0:
+        return f"it was ended by signal {-status}" + (f", after {last!r}" if last else "")
+    return last or ("" if status == 0 else f"it ended with exit code {status}")
 
 
 # --- comparing ---------------------------------------------------------------------------------------------------

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from disagg_run.cli.output import emit, json_text
+from disagg_run.cli.output import emit, json_text, remark
 from disagg_run.errors import PatchError, UsageError
 from disagg_run.plain_text import columns
+from disagg_run.streams import drop
 
 if TYPE_CHECKING:
     from disagg_run.patching import Ledger, PatchState
@@ -116,7 +117,7 @@ def apply_command(
     from disagg_run.patching import apply_patches
 
     patches = _wanted(names, plan_file)
-    _told(form, lambda: apply_patches(patches, target=target, python=python, waiver=waiver))
+    _told(form, lambda: apply_patches(patches, target=target, python=python, waiver=waiver), change=True)
 
 
 @command.command("revert")
@@ -128,7 +129,7 @@ def revert_command(names: tuple[str, ...], target: str | None, python: str | Non
     from disagg_run.cli.patch_stock import taken_back
 
     states = taken_back(names, target, python)
-    _report(states, form)
+    _report_change(states, form)
     _refuse_bad(states)
 
 
@@ -176,18 +177,29 @@ def _wanted(names: tuple[str, ...], plan_file: str | None) -> tuple[Patch, ...]:
     return _named(names)
 
 
-def _told(form: str, work: Callable[[], Sequence[PatchState]]) -> Sequence[PatchState]:
+def _told(form: str, work: Callable[[], Sequence[PatchState]], *, change: bool = False) -> Sequence[PatchState]:
     """The states that ``work`` gives, shown also where it refuses."""
     from disagg_run.patching import PatchesRefused
 
+    report = _report_change if change else _report
     try:
         states = work()
     except PatchesRefused as error:
         if error.states:
-            _report(error.states, form)
+            report(error.states, form)
         raise
-    _report(states, form)
+    report(states, form)
     return states
+
+
+def _report_change(states: Sequence[PatchState], form: str) -> None:
+    """Show what became of a change; where that cannot be written, the exit code still tells of the change alone."""
+    try:
+        _report(states, form)
+    except (BrokenPipeError, UsageError) as error:
+        drop(1)
+        reason = error.message if isinstance(error, UsageError) else "nobody reads stdout"
+        remark(f"the report is lost ({reason}), the exit code is that of the change")
 
 
 def _report(states: Sequence[PatchState], form: str) -> None:

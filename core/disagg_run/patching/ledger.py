@@ -99,7 +99,7 @@ def _unfinished(root: Path, manifest: Manifest) -> str:
         if now not in (before, file.current):
             found.append(f"{name} is neither the old nor the new one")
         elif before != file.current:
-            as_before = " as before" if now == before != file.original else ""
+            as_before = " as before" if now == before and file.original not in (before, file.current) else ""
             found.append(f"{name} is {'unpatched' if now == file.original else 'patched'}{as_before}")
     now = ", ".join(found) or "no file changes"
     return f"a change was begun and not finished, {now}: apply or revert finishes it"

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import attrs
 
+from disagg_run.bounded_process import run_bounded
 from disagg_run.errors import PatchError
+from disagg_run.input_files import os_reason
 from disagg_run.patching import searching
 from disagg_run.patching.ordering import top_of
 from disagg_run.spec.model import as_tuple, frozen_map
@@ -82,7 +84,10 @@ def locate_site(
         raise PatchError("a directory and an interpreter are given", remedy="give one of --target and --python")
     if target is not None:
         return _in_directory(Path(target), tops, distributions)
-    return _as_imported(python or shutil.which("python3") or sys.executable, tops, distributions)
+    python = python or shutil.which("python3") or sys.executable
+    if not python:  # an embedded Python does not know its program
+        raise PatchError("there is no python3 in PATH to ask where packages lie", remedy="name one with --python")
+    return _as_imported(python, tops, distributions)
 
 
 def _in_directory(target: Path, tops: Iterable[str], distributions: Iterable[str]) -> Site:
@@ -100,25 +105,15 @@ def _in_directory(target: Path, tops: Iterable[str], distributions: Iterable[str
 
 def _as_imported(python: str, tops: Iterable[str], distributions: Iterable[str]) -> Site:
     question = json.dumps({"tops": sorted(set(tops)), "distributions": list(distributions)})
-    try:
-        done = subprocess.run(
-            [python, "-c", Path(searching.__file__).read_text(encoding="utf-8"), question],
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=ASK_TIMEOUT_S,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-            check=False,
-        )
-    except OSError as error:
+    status, said, complaint = _ask(python, question)
+    if status is None:
         raise PatchError(
-            f"cannot run the interpreter {python!r}: {error.strerror}", remedy="name the engine's own with --python"
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise PatchError(f"the interpreter {python!r} gave no answer in {ASK_TIMEOUT_S:.0f} s") from None
-    _, mark, answer = done.stdout.rpartition(searching.MARKER)
-    if done.returncode or not mark:
-        last = (done.stderr.strip() or "no message").splitlines()[-1]
+            f"the interpreter {python!r} gave no answer in {ASK_TIMEOUT_S:g} s",
+            remedy="see what it does when it starts, or name another with --python",
+        )
+    _, mark, answer = said.rpartition(searching.MARKER)
+    if status or not mark:
+        last = (complaint.strip() or "no message").splitlines()[-1]
         raise PatchError(
             f"{python!r} cannot say where its packages lie: {last}", remedy="name a Python 3 with --python"
         )
@@ -127,3 +122,24 @@ def _as_imported(python: str, tops: Iterable[str], distributions: Iterable[str])
     installed = [Installed(**each) for each in found["installed"]]
     searched = dict.fromkeys(Path(where).resolve() for where in found["path"])
     return Site(name=f"interpreter {python}", roots=roots, installed=installed, searched=searched)
+
+
+def _ask(python: str, question: str) -> tuple[int | None, str, str]:
+    """The exit status of an interpreter that was asked, None = it was out of time, and what it wrote."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        try:
+            status = run_bounded(
+                [python, "-c", Path(searching.__file__).read_text(encoding="utf-8"), question],
+                timeout_s=ASK_TIMEOUT_S,
+                stdout=out,
+                stderr=errors,
+                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+            )
+        except OSError as error:
+            raise PatchError(
+                f"cannot run the interpreter {python!r}: {os_reason(error)}",
+                remedy="name the engine's own with --python",
+            ) from None
+        out.seek(0)
+        errors.seek(0)
+        return status, out.read().decode(errors="replace"), errors.read().decode(errors="replace")
