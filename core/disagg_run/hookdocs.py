@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 
 from disagg_run import (
+    addresses,
     context,
     declarations,
     facts,
@@ -54,6 +55,7 @@ CHAPTERS = (
     ("Releases: functions to call", releases),
     ("Ports that a user may fix: functions to call", settable_ports),
     ("Flags and variables that follow from the plan: functions to call", option_flags),
+    ("Addresses of nodes: functions to call", addresses),
     ("Node facts", facts),
     ("What was asked", model),
     ("Sources", sources),
