@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import attrs
@@ -32,13 +33,14 @@ def option_flag(
     return flag(name, *values, source=attrs.evolve(source, why=why) if why else source, option=option, implied=implied)
 
 
-def implied_flag(name: str, *values: object, option: str, why: str = "") -> Flag:
+def implied_flag(name: str, *values: object, option: str, why: str = "", agreeing: Iterable[str] = ()) -> Flag:
     """A flag that the program need not be told, against which one by hand is held; no values = it is not given.
 
     ``option``: the option from which it follows, by its dotted path in ``LaunchSpec``, or ``FIXED``; ``why``: where
-    that does not speak for itself.
+    that does not speak for itself; ``agreeing``: further values by hand that the plan is right for.
     """
-    return flag(name, *values, source=_default(why), option=option, implied=True)
+    made = flag(name, *values, source=_default(why), option=option, implied=True)
+    return attrs.evolve(made, agreeing=agreeing) if agreeing else made
 
 
 def never_flag(name: str, why: str) -> Flag:

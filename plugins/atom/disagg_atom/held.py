@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import attrs
-
 from disagg_run.context import ProcessContext
 from disagg_run.option_flags import PLAIN_HTTP, held_variable, implied_flag, never_flag
 from disagg_run.records import FIXED, EnvSetting, Flag
@@ -18,7 +16,7 @@ from disagg_run.roles import dp_ranks
 # Built once, for plans of a thousand nodes.
 _PCP = implied_flag("--prefill-context-parallel-size", 1, option=FIXED, why="it would multiply the GPUs of a worker")
 #: The server's own default of a port that it never binds (facts of ATOM ffdf3bb5).
-_UNBOUND_PORT = implied_flag("--port", 8006, option=FIXED, why="nothing listens there: --server-port is the HTTP port")
+_UNBOUND_PORT = 8006
 
 #: Of the router.
 ROUTER = (
@@ -44,7 +42,8 @@ _NO_BASE_PORT = held_variable(
 def server_flags(ctx: ProcessContext) -> Iterator[Flag]:
     """What the command of a server is held to, beside what it says."""
     yield _PCP
-    yield attrs.evolve(_UNBOUND_PORT, agreeing=(str(ctx.ports["http"]),))
+    why = "nothing listens there: --server-port is the HTTP port"
+    yield implied_flag("--port", _UNBOUND_PORT, option=FIXED, why=why, agreeing=(str(ctx.ports["http"]),))
 
 
 def variables(ctx: ProcessContext) -> Iterator[EnvSetting]:

@@ -13,8 +13,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator
 
-import attrs
-
 from disagg_run.context import ProcessContext
 from disagg_run.option_flags import (
     COMPLETES_TEXT,
@@ -158,7 +156,7 @@ def master_flags(address: str, told: Iterable[Flag]) -> Iterator[Flag]:
 
     Its parser also takes one dash for two, and a dash for each underscore: those spellings would be flags of their own.
     """
-    hosts = [attrs.evolve(implied_flag(name, "0.0.0.0", option=FIXED), agreeing=(address,)) for name in _MASTER_HOSTS]
+    hosts = [implied_flag(name, "0.0.0.0", option=FIXED, agreeing=(address,)) for name in _MASTER_HOSTS]
     yield from (*_MASTER, *hosts)
     for each in (*told, *_MASTER, *hosts):
         plain = each.name.lstrip("-")

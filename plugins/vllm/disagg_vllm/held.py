@@ -103,8 +103,9 @@ def router_flags(ctx: ProcessContext) -> Iterator[Flag]:
     yield from ROUTER
     ranks = {str(parallel.sizes(role).dp) for role in (ctx.spec.prefill, ctx.spec.decode)}
     # It then asks for each rank by its number, which a server of fewer ranks refuses.
-    dp = implied_flag("--intra-node-data-parallel-size", 1, option=FIXED, why="data-parallel ranks of a worker")
-    yield attrs.evolve(dp, agreeing=tuple(ranks) if len(ranks) == 1 else ())
+    same = ranks if len(ranks) == 1 else ()
+    why = "data-parallel ranks of a worker"
+    yield implied_flag("--intra-node-data-parallel-size", 1, option=FIXED, why=why, agreeing=same)
 
 
 def server_flags(ctx: ProcessContext) -> Iterator[Flag]:
@@ -156,7 +157,7 @@ def _layout(
 
 def _here(name: str, why: str) -> Flag:
     """An address at which no process of another node is met."""
-    return attrs.evolve(implied_flag(name, "127.0.0.1", option=FIXED, why=why), agreeing=("localhost",))
+    return implied_flag(name, "127.0.0.1", option=FIXED, why=why, agreeing=("localhost",))
 
 
 def variables(ctx: ProcessContext) -> tuple[EnvSetting, ...]:
