@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import attrs
+
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import Extension, SharedValue
 from disagg_run.errors import SpecError, TopologyError
@@ -19,9 +21,10 @@ from disagg_run.records import FIXED, ContainerNeeds, EnvSetting, Flag, Listener
 from disagg_run.releases import at_least
 from disagg_run.settable_ports import settable
 from disagg_run.sources import Source
-from disagg_vllm import discovery, held, meaning, models, parallel, rdma, settings, ucx
+from disagg_vllm import discovery, meaning, models, parallel, rdma, settings, ucx
 from disagg_vllm.devices import device
 from disagg_vllm.moriio_keys import KEYS_SINCE, VARIABLES, later_keys, tuning, tuning_variables
+from disagg_vllm.transfer import CONFIG, EXTRA, config_flag
 
 NAME = discovery.NAME
 
@@ -29,7 +32,6 @@ HANDSHAKE_PORT = 6301
 #: Above the usual ephemeral range.
 NOTIFY_PORT = 61005
 
-_EXTRA = "kv_connector_extra_config"
 #: Queues of the public recipes: deep enough for the KV of long prompts.
 QUEUES = {
     "MORI_IO_QP_MAX_CQE": "32768",
@@ -68,8 +70,8 @@ PARITY = (
     parallel.shared_tensor_parallel(unequal_problem),
     SharedValue(
         name="transfer-mode",
-        flag="--kv-transfer-config",
-        key=(_EXTRA, "read_mode"),
+        flag=CONFIG,
+        key=(EXTRA, "read_mode"),
         meaning=meaning.reads,
         why=_WHY,
         versions=">=0.23",
@@ -77,8 +79,8 @@ PARITY = (
     SharedValue(name="transfer-mode", env=VARIABLES["read_mode"], meaning=meaning.reads, why=_WHY, versions="<0.23"),
     SharedValue(
         name="transfer-backend",
-        flag="--kv-transfer-config",
-        key=(_EXTRA, "backend"),
+        flag=CONFIG,
+        key=(EXTRA, "backend"),
         meaning=meaning.moriio_backend,
         why="one side would speak to hardware that the other does not use",
     ),
@@ -150,8 +152,8 @@ def transfer_listeners(ctx: ProcessContext) -> Iterator[Listener]:
             default,
             count=size.dp + size.tp - 1,
             worker_wide=ctx.process.node_count > 1,
-            flag="--kv-transfer-config",
-            flag_key=(_EXTRA, f"{name}_port"),
+            flag=CONFIG,
+            flag_key=(EXTRA, f"{name}_port"),
         )
 
 
@@ -176,32 +178,25 @@ def transfer_config(ctx: ProcessContext) -> Flag:
     if ctx.setting("moriio_backend") is not None:
         _check_backend(ctx)
         extra["backend"], sources["backend"] = ctx.setting("moriio_backend"), ctx.source("moriio_backend")
-    config = {
-        "kv_connector": "MoRIIOConnector",
-        "kv_role": "kv_producer" if ctx.process.role == "prefill" else "kv_consumer",
-        _EXTRA: extra,
-    }
-    leaves = {f"{_EXTRA}.{key}": source for key, source in sources.items()}
-    leaves |= (never := held.unread_keys(ctx, NAME, [f"{_EXTRA}.{key}" for key in later_keys(ctx)]))
-    return Flag(
-        "--kv-transfer-config",
-        json=config,
-        leaf_sources=leaves,
-        leaf_options={**_held(ctx), **dict.fromkeys(never, FIXED)},
-        remark=reach_remark(ctx),
-        per_node=(f"{_EXTRA}.host_ip", "engine_id"),
+    config = config_flag(
+        ctx,
+        NAME,
+        "MoRIIOConnector",
+        {EXTRA: extra},
+        sources={f"{EXTRA}.{key}": source for key, source in sources.items()},
+        held=_held(ctx),
+        unread=[f"{EXTRA}.{key}" for key in later_keys(ctx)],
     )
+    return attrs.evolve(config, remark=reach_remark(ctx), per_node=(f"{EXTRA}.host_ip", "engine_id"))
 
 
 def _held(ctx: ProcessContext) -> dict[str, str]:
     """Leaves that follow from the plan, with the option that changes each."""
     external = ctx.spec.router.mode == "external"
     return {
-        "kv_connector": "connector",
-        "kv_role": FIXED,
-        f"{_EXTRA}.proxy_ip": "settings.router_address" if external else FIXED,
-        f"{_EXTRA}.proxy_ping_port": "settings.discovery_port",
-        f"{_EXTRA}.http_port": "settings.server_port",
+        f"{EXTRA}.proxy_ip": "settings.router_address" if external else FIXED,
+        f"{EXTRA}.proxy_ping_port": "settings.discovery_port",
+        f"{EXTRA}.http_port": "settings.server_port",
     }
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import attrs
+
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import Extension, SharedValue
 from disagg_run.hookspecs import hookimpl
 from disagg_run.records import FIXED, ContainerNeeds, EnvSetting, Flag, Listener, ServiceProcess
 from disagg_run.sources import Layer, Source
-from disagg_vllm import devices, held, meaning, models, parallel, rdma, router, settings, ucx
+from disagg_vllm import devices, meaning, models, parallel, rdma, router, settings, ucx
+from disagg_vllm.transfer import CONFIG, EXTRA, config_flag
 
 NAME = "vllm-nixl"
-
-_CONFIG = "--kv-transfer-config"
-_EXTRA = "kv_connector_extra_config"
 
 #: What else does the same: NIXL's own ways to move KV, NIXL beside a cache, and the one role of older recipes.
 AGREEING = {
@@ -46,20 +46,20 @@ PARITY = (
     parallel.shared_tensor_parallel(unequal_problem),
     SharedValue(
         name="nixl-transfer-mode",
-        flag=_CONFIG,
+        flag=CONFIG,
         key=("kv_connector",),
         why="servers that push KV and servers that fetch it refuse each other",
     ),
     SharedValue(
         name="nixl-buffer-device",
-        flag=_CONFIG,
+        flag=CONFIG,
         key=("kv_buffer_device",),
         why="a peer's memory is taken for one of the same kind",
     ),
     SharedValue(
         name="nixl-backends",
-        flag=_CONFIG,
-        key=(_EXTRA, "backends"),
+        flag=CONFIG,
+        key=(EXTRA, "backends"),
         meaning=meaning.nixl_backends,
         why="one side would speak to a transport that the other has not loaded",
     ),
@@ -129,33 +129,20 @@ def side_channel(ctx: ProcessContext) -> Iterator[Listener]:
 
 def transfer_config(ctx: ProcessContext) -> Flag:
     """The connector's JSON: either role may send or receive, the router says which by its requests."""
-    role = "kv_producer" if ctx.process.role == "prefill" else "kv_consumer"
-    config: dict[str, Any] = {"kv_connector": "NixlConnector", "kv_role": role}
+    leaves: dict[str, Any] = {}
     sources: dict[str, Source] = {}
     buffer, source = ctx.setting("kv_buffer_device"), ctx.source("kv_buffer_device")
     if buffer is None and devices.device(ctx) == "cpu":
         buffer, source = "cpu", Source(layer=Layer.CONNECTOR, plugin=NAME, why="the servers compute on the processor")
     if buffer is not None:
-        config["kv_buffer_device"], sources["kv_buffer_device"] = buffer, source
+        leaves["kv_buffer_device"], sources["kv_buffer_device"] = buffer, source
     backends = ctx.setting("nixl_backends")
     if backends:
-        config[_EXTRA], sources[f"{_EXTRA}.backends"] = {"backends": list(backends)}, ctx.source("nixl_backends")
-    sources |= (unread := held.unread_keys(ctx, NAME))
-    return Flag(
-        _CONFIG,
-        json=config,
-        leaf_sources=sources,
-        leaf_options={**_held(ctx), **dict.fromkeys(unread, FIXED)},
-        leaf_agreeing=AGREEING,
-        per_node=("engine_id",),
-    )
-
-
-def _held(ctx: ProcessContext) -> dict[str, str]:
-    """Leaves that follow from the plan, with the option that changes each."""
-    leaves = {"kv_connector": "connector", "kv_role": FIXED}
+        leaves[EXTRA], sources[f"{EXTRA}.backends"] = {"backends": list(backends)}, ctx.source("nixl_backends")
     # One for all servers of a node would be one for several: peers keep what they know of each other by it.
-    return {**leaves, "engine_id": FIXED} if ctx.shares_node else leaves
+    held = {"engine_id": FIXED} if ctx.shares_node else {}
+    config = config_flag(ctx, NAME, "NixlConnector", leaves, sources=sources, held=held)
+    return attrs.evolve(config, leaf_agreeing=AGREEING, per_node=("engine_id",))
 
 
 def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:

@@ -14,7 +14,8 @@ file a layer, into a directory named by a hash of the token ids; decode reads wh
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+
+import attrs
 
 from disagg_run.addresses import is_loopback
 from disagg_run.context import ProcessContext, RankContext
@@ -23,12 +24,12 @@ from disagg_run.errors import SpecError, TopologyError
 from disagg_run.hookspecs import hookimpl
 from disagg_run.records import FIXED, Command, ContainerNeeds, Flag, Mount, ServiceProcess, Simulation, flag
 from disagg_run.sources import Source
-from disagg_vllm import held, models, parallel, rdma, router, settings
+from disagg_vllm import models, parallel, rdma, router, settings
+from disagg_vllm.transfer import CONFIG, EXTRA, config_flag
 
 NAME = "vllm-shared-storage"
 
 DIRECTORY = "/tmp/disagg-run-kv"
-_EXTRA = "kv_connector_extra_config"
 _KEY = "shared_storage_path"
 
 SETUP = "kv-directory"
@@ -45,8 +46,8 @@ for name in os.listdir(place):
 PARITY = (
     SharedValue(
         name="shared-storage-path",
-        flag="--kv-transfer-config",
-        key=(_EXTRA, _KEY),
+        flag=CONFIG,
+        key=(EXTRA, _KEY),
         why="decode would look where prefill writes nothing",
     ),
 )
@@ -103,20 +104,16 @@ def empty_directory(ctx: RankContext) -> ServiceProcess:
 def transfer_config(ctx: ProcessContext) -> Flag:
     """The connector's JSON."""
     place, source = directory(ctx)
-    config: dict[str, Any] = {
-        "kv_connector": "ExampleConnector",
-        "kv_role": "kv_producer" if ctx.process.role == "prefill" else "kv_consumer",
-        _EXTRA: {_KEY: place},
-    }
-    unread = held.unread_keys(ctx, NAME)
-    held_to = {"kv_connector": "connector", "kv_role": FIXED, f"{_EXTRA}.{_KEY}": f"settings.{_KEY}"}
-    return Flag(
-        "--kv-transfer-config",
-        json=config,
-        leaf_sources={f"{_EXTRA}.{_KEY}": source, **unread},
-        leaf_options={**held_to, **dict.fromkeys(unread, FIXED)},
-        leaf_agreeing={"kv_role": ("kv_both",)},
+    path = f"{EXTRA}.{_KEY}"
+    config = config_flag(
+        ctx,
+        NAME,
+        "ExampleConnector",
+        {EXTRA: {_KEY: place}},
+        sources={path: source},
+        held={path: f"settings.{_KEY}"},
     )
+    return attrs.evolve(config, leaf_agreeing={"kv_role": ("kv_both",)})
 
 
 def check(ctx: ProcessContext) -> None:

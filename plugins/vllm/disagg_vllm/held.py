@@ -9,7 +9,7 @@ parser and of vllm-router 0.1.17. Left free on purpose: ``--root-path`` (request
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import attrs
 
@@ -26,8 +26,6 @@ from disagg_run.option_flags import (
     refused_values,
 )
 from disagg_run.records import FIXED, EnvSetting, Flag
-from disagg_run.releases import at_least
-from disagg_run.sources import Layer, Source
 from disagg_vllm import parallel
 
 _OWN_RANKS = "the engine numbers the ranks that the plan gives to a process"
@@ -92,10 +90,6 @@ _ONE_RANK = tuple(
         ("VLLM_DP_MASTER_PORT", ""),
     )
 )
-
-#: Keys of ``--kv-transfer-config`` that 0.28.0 has and 0.32.0 refuses; no connector here ever read them.
-_GONE_KEYS = ("kv_ip", "kv_rank", "kv_parallel_size", "kv_buffer_size")
-_GONE_SINCE = "0.32"
 
 
 def router_flags(ctx: ProcessContext) -> Iterator[Flag]:
@@ -163,15 +157,3 @@ def _here(name: str, why: str) -> Flag:
 def variables(ctx: ProcessContext) -> tuple[EnvSetting, ...]:
     """What the environment of a server is held to, beside what it has."""
     return (*VARIABLES, *_ONE_RANK) if parallel.sizes(ctx.role_spec).dp == 1 else VARIABLES
-
-
-def unread_keys(ctx: ProcessContext, plugin: str, further: Iterable[str] = ()) -> dict[str, Source]:
-    """Keys of ``--kv-transfer-config`` that the release does not take or read, dotted, with why for messages.
-
-    ``further``: keys that the connector ``plugin`` knows of beside those that are gone for all.
-    """
-    gone = _GONE_KEYS if at_least(ctx.engine_version, _GONE_SINCE) else ()
-    if not gone and not further:
-        return {}
-    source = Source(layer=Layer.CONNECTOR, plugin=plugin, why=f"vLLM {ctx.engine_version} does not read it")
-    return dict.fromkeys((*gone, *further), source)

@@ -21,6 +21,7 @@ from disagg_run.hookspecs import hookimpl
 from disagg_run.patching import is_needed, read_patches
 from disagg_run.records import EnvSetting, Flag, Patch
 from disagg_run.sources import CORE_DEFAULT, Layer, Source
+from disagg_vllm.transfer import CONFIG, EXTRA
 
 NAME = "vllm-moriio-patches"
 _FILES = Path(__file__).parent / "patches"
@@ -98,11 +99,8 @@ def disagg_args(ctx: ProcessContext) -> Iterable[Flag]:
     if not bounds:
         return ()
     values = {bound.key: seconds(ctx, bound) for bound in bounds}
-    sources = {
-        f"kv_connector_extra_config.{bound.key}": _source(ctx, bound, patch, "is a setting of")
-        for bound, patch in bounds.items()
-    }
-    return [Flag("--kv-transfer-config", json={"kv_connector_extra_config": values}, leaf_sources=sources)]
+    sources = {f"{EXTRA}.{bound.key}": _source(ctx, bound, patch, "is a setting of") for bound, patch in bounds.items()}
+    return [Flag(CONFIG, json={EXTRA: values}, leaf_sources=sources)]
 
 
 @functools.cache
