@@ -14,6 +14,7 @@ from disagg_run.errors import PreflightError
 from disagg_run.planning.document import PlannedProcess, RankPlan
 from disagg_run.records import Preflight
 from disagg_run.running import sockets
+from disagg_run.running.environment import process_environment
 from disagg_run.running.supervisor import process_env
 from disagg_run.running.teardown import planned_ports
 from disagg_run.simulation.offline import OFFLINE
@@ -69,9 +70,11 @@ def check_modules(processes: Iterable[PlannedProcess]) -> None:
     """
     for process in processes:
         module = _module(process.exec)
+        if not module:
+            continue
         top = module.partition(".")[0]
-        path = [*process_env(process, {}).get("PYTHONPATH", "").split(os.pathsep), *sys.path]
-        if module and importlib.machinery.PathFinder.find_spec(top, path) is None:
+        path = [*process_environment(process, os.environ).get("PYTHONPATH", "").split(os.pathsep), *sys.path]
+        if importlib.machinery.PathFinder.find_spec(top, path) is None:
             raise PreflightError(
                 f"{process.name} is simulated by the module {module!r}, and there is no {top!r} here",
                 remedy="install it beside disagg-run: pip install 'disagg-run[routers]' brings what simulations of the"
