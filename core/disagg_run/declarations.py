@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
+from disagg_run.sources import Source
 from disagg_run.spec.model import Role, as_tuple, frozen_map
 
 if TYPE_CHECKING:
@@ -95,8 +96,8 @@ class SharedValue:
     #: Flag (any of its names) or variable that carries it.
     flag: str = ""
     env: str = ""
-    #: Function of the plugin that computes it for a role, where neither carries it; its name is shown in messages.
-    computed: Callable[[RankContext, Role], Any] | None = None
+    #: Function of the plugin that computes it for a role, where neither carries it, with who set what it follows from.
+    computed: Callable[[RankContext, Role], tuple[Any, Source]] | None = None
     #: Key path inside a JSON-valued flag: ``("kv_connector_extra_config", "read_mode")``.
     key: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
     #: Function of the plugin that says what a value means to the engine, where its kind does not: both spellings of a

@@ -27,6 +27,12 @@ def attention_tp(role: RoleSpec) -> int:
     return 1 if role.dp_attention else role.tp or 1
 
 
+def split_attention(ctx: RankContext, role: Role) -> tuple[int, Source]:
+    """``attention_tp`` of a role, and who set what it follows from."""
+    asked = ctx.spec.role(role)
+    return attention_tp(asked), ctx.spec.source(f"{role}.{'dp_attention' if asked.dp_attention else 'tp'}")
+
+
 def dp_ranks(role: RoleSpec) -> int:
     """Groups of one worker that have requests of their own: its replicas, or under DP attention all its TP ranks."""
     return role.dp * ((role.tp or 1) if role.dp_attention else 1)

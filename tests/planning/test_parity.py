@@ -9,6 +9,8 @@ import attrs
 import pytest
 
 from disagg_run import Extension, ParityError, PluginError, RankContext, RoleSpec, SharedValue, hookimpl, plan
+from disagg_run.cli.main import main
+from disagg_run.sources import Source
 from disagg_run.spec.model import Role
 from tests.planning.toy import HOST, spec, toy_host
 
@@ -19,6 +21,10 @@ def test_prefill_and_decode_that_differ_are_refused_with_both_values_and_can_be_
         plan(asked, host=HOST)
     made = plan(attrs.evolve(asked, waive=("block-size",)), host=HOST)
     assert [remark.source for remark in made.waived] == ["block-size"]
+
+
+def size(ctx: RankContext, role: Role) -> tuple[int | None, Source]:
+    return ctx.spec.role(role).tp, ctx.spec.source(f"{role}.tp")
 
 
 class _Alike:
@@ -37,23 +43,18 @@ class _Alike:
 
 
 def test_what_a_plugin_computes_for_each_role_must_be_alike() -> None:
-    def size(ctx: RankContext, role: Role) -> int | None:
-        return ctx.spec.role(role).tp
-
     host = toy_host(_Alike(size))
     assert plan(spec(), host=host).waived == ()
     asked = spec(prefill=RoleSpec(tp=4))
     with pytest.raises(
-        ParityError, match=r"size is 4 for prefill-0 \(by size\) but 8 for decode-0 .*halves must fit.*"
+        ParityError,
+        match=r"size is 4 for prefill-0 \(Python LaunchSpec\) but 8 for decode-0 \(core default: .*halves must fit.*",
     ):
         plan(asked, host=host)
     assert plan(attrs.evolve(asked, waive=["size"]), host=host).waived[0].source == "size"
 
 
 def test_the_reason_may_follow_from_the_plan() -> None:
-    def size(ctx: RankContext, role: Role) -> int | None:
-        return ctx.spec.role(role).tp
-
     def why(ctx: RankContext) -> str:
         return f"{ctx.model.name} has no halves"
 
@@ -69,8 +70,39 @@ def test_the_reason_may_follow_from_the_plan() -> None:
 
 
 def test_a_computation_that_fails_is_a_plugin_error_that_names_it() -> None:
-    def broken(ctx: RankContext, role: Role) -> int:
+    def broken(ctx: RankContext, role: Role) -> tuple[int, Source]:
         raise KeyError("toy")
 
     with pytest.raises(PluginError, match=r"broken, which computes size of prefill, failed: KeyError\('toy'\)"):
         plan(spec(), host=toy_host(_Alike(broken)))
+
+
+def test_a_computation_without_a_source_is_a_plugin_error() -> None:
+    def bare(ctx: RankContext, role: Role) -> int | None:
+        return ctx.spec.role(role).tp
+
+    with pytest.raises(PluginError, match=r"bare, which computes size of prefill, answers 8: let it answer .* Source"):
+        plan(spec(), host=toy_host(_Alike(bare)))
+
+
+_MINIMAX = ("--engine", "vllm-disagg", "--model", "MiniMax-M3-MXFP4", "--mtp", "3")
+_DEEPSEEK = ("--engine", "atom-disagg", "--model", "DeepSeek-V4-Pro")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((*_DEEPSEEK, "--decode-tp", "4"), "but 4 for decode-0 (command line --decode-tp)"),
+        ((*_DEEPSEEK, "--decode-dp-attention"), "but 1 for decode-0 (command line --decode-dp-attention)"),
+        ((*_DEEPSEEK, "--decode-set", "mooncake_protocol=tcp"), "but 'tcp' for decode-0 (command line --decode-set)"),
+        (
+            (*_MINIMAX, "--decode-args", "--speculative-config.num_speculative_tokens 4"),
+            "for decode-0 (command line --decode-args)",
+        ),
+    ],
+)
+def test_each_side_names_the_option_that_set_what_differs(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
+) -> None:
+    assert main(["plan", *words]) == ParityError.exit_code
+    assert told in capsys.readouterr().err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -12,6 +12,7 @@ from disagg_run.catalogue import Catalogue
 from disagg_run.context import RankContext
 from disagg_run.declarations import SharedValue
 from disagg_run.errors import DisaggError, ParityError, PluginError
+from disagg_run.flag_claims import dotted_key
 from disagg_run.flag_meaning import default_meaning, flag_meaning, json_meaning
 from disagg_run.flags import MergedFlag
 from disagg_run.planning.document import Remark
@@ -31,6 +32,15 @@ class _Given:
     #: What it means to the engine: what is compared.
     meaning: Any
     source: Source | str
+    #: Of a whole JSON object, who set each leaf, by dotted key.
+    leaves: Mapping[str, Source] = attrs.field(factory=dict)
+
+    def said_by(self, other: _Given) -> str:
+        """Who set what differs from ``other``: of two JSON objects, the leaves that are not alike."""
+        mine, theirs = dict(_leaves(self.shown)), dict(_leaves(other.shown))
+        differ = [key for key, value in mine.items() if key not in theirs or theirs[key] != value]
+        sources = dict.fromkeys(str(self.leaves[key]) for key in differ if key in self.leaves)
+        return " and ".join(sources) or str(self.source)
 
 
 @attrs.frozen(kw_only=True)
@@ -75,8 +85,8 @@ def _first_difference(value: SharedValue, sides: Sequence[Side]) -> str | None:
         if here.meaning != there.meaning:
             why = _called(value, value.why, side, side.context) if callable(value.why) else value.why
             return (
-                f"{value.name} is {_shown(here.shown)} for {first.process} ({here.source}) but"
-                f" {_shown(there.shown)} for {side.process} ({there.source}){f', and {why}' if why else ''}"
+                f"{value.name} is {_shown(here.shown)} for {first.process} ({here.said_by(there)}) but"
+                f" {_shown(there.shown)} for {side.process} ({there.said_by(here)}){f', and {why}' if why else ''}"
             )
     return None
 
@@ -87,8 +97,8 @@ def _shown(value: Any) -> str:
 
 def _given(shared: SharedValue, side: Side) -> _Given:
     if shared.computed is not None:
-        value = _called(shared, shared.computed, side, side.context, side.role)
-        return _Given(value, value, f"by {shared.computed.__name__}")
+        value, source = _computed(shared, shared.computed, side)
+        return _Given(value, value, source)
     if shared.env:
         provenance = side.env.provenance.get(f"env/{shared.env}")
         text = side.env.env.get(shared.env) if provenance else None
@@ -96,12 +106,36 @@ def _given(shared: SharedValue, side: Side) -> _Given:
     value, source = flag_value(side.flags, side.catalogue, shared.flag, shared.key)
     meant = json_meaning(value) if shared.key else flag_meaning(_occurrences(shared, side), side.catalogue)
     if value is not None and (shared.key or meant is not None):
-        return _Given(value, _meaning(shared, side, value, meant), source)
+        leaves = {} if shared.key else _leaf_sources(shared, side)
+        return _Given(value, _meaning(shared, side, value, meant), source, leaves)
     spec = side.catalogue.lookup(shared.flag) if side.catalogue else None
     default = None if shared.key else getattr(spec, "default", None)
     shown = None if default is None else _comparable(default)
     meant = None if shared.key else default_meaning(spec)
     return _Given(shown, _meaning(shared, side, shown, meant), f"the engine's own default of {shared.flag}")
+
+
+def _computed(shared: SharedValue, function: Callable[..., Any], side: Side) -> tuple[Any, Source]:
+    answer = _called(shared, function, side, side.context, side.role)
+    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Source)):
+        raise PluginError(
+            f"{function.__name__}, which computes {shared.name} of {side.role}, answers {answer!r}",
+            remedy="let it answer the value and its Source",
+        )
+    return answer
+
+
+def _leaf_sources(shared: SharedValue, side: Side) -> dict[str, Source]:
+    return {key: source for flag in _occurrences(shared, side) for key, source in flag.leaf_sources.items()}
+
+
+def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """The leaves of a JSON object by dotted key, as ``leaf_sources`` has them; nothing of any other value."""
+    for key, item in value.items() if isinstance(value, Mapping) else ():
+        if isinstance(item, Mapping) and item:
+            yield from _leaves(item, (*path, key))
+        else:
+            yield dotted_key((*path, key)), json_meaning(item)
 
 
 def _occurrences(shared: SharedValue, side: Side) -> tuple[MergedFlag, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from disagg_run.catalogue import Catalogue
+from disagg_run.flag_claims import dotted_key
 from disagg_run.flags import MergedFlag, json_leaf
 from disagg_run.sources import CORE_DEFAULT, Source
 
@@ -35,4 +36,4 @@ def _value(flag: MergedFlag, key: tuple[str, ...]) -> tuple[Any, Source]:
         if flag.json is not None:
             return flag.json, flag.source
         return (" ".join(flag.values) if flag.values else flag.name), flag.source
-    return json_leaf(flag.json, key), flag.leaf_sources.get(".".join(key), flag.source)
+    return json_leaf(flag.json, key), flag.leaf_sources.get(dotted_key(key), flag.source)

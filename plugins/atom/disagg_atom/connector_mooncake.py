@@ -49,9 +49,10 @@ _HELD = {
 }
 
 
-def protocol(ctx: RankContext, role: Role) -> str:
-    """What carries the KV of a role."""
-    return str(ctx.setting("mooncake_protocol", DEFAULT_PROTOCOL, role=role))
+def protocol(ctx: RankContext, role: Role) -> tuple[str, Source]:
+    """What carries the KV of a role, and who says so."""
+    value = str(ctx.setting("mooncake_protocol", DEFAULT_PROTOCOL, role=role))
+    return value, ctx.set_by("mooncake_protocol", role=role) or Source(layer=Layer.CONNECTOR, plugin=NAME)
 
 
 PARITY = (SharedValue(name="kv-protocol", computed=protocol, why="KV goes from one transfer engine to the other"),)

@@ -12,6 +12,7 @@ from disagg_run import roles
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import ModelRow
 from disagg_run.roles import ModeName, mode_name
+from disagg_run.sources import Source
 from disagg_run.spec.model import Role, frozen_map
 from disagg_run.tables import read_model_table
 
@@ -179,6 +180,7 @@ def served_name(ctx: RankContext) -> str:
     return ctx.spec.served_model_name or ctx.model_path
 
 
-def attention_tp(ctx: RankContext, role: Role) -> int | None:
-    """Over how many GPUs a role splits one request's attention; None for a model in which roles may differ."""
-    return None if body(ctx).mixed_tp else roles.attention_tp(ctx.spec.role(role))
+def attention_tp(ctx: RankContext, role: Role) -> tuple[int | None, Source]:
+    """Over how many GPUs a role splits one request's attention, and who says so; None where roles may differ."""
+    size, source = roles.split_attention(ctx, role)
+    return (None if body(ctx).mixed_tp else size), source

@@ -9,6 +9,8 @@ import attrs
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import SharedValue
 from disagg_run.errors import TopologyError
+from disagg_run.roles import split_attention
+from disagg_run.sources import Source
 from disagg_run.spec.model import Role, RoleSpec
 
 #: Setting by which each node of a worker serves its own data-parallel ranks.
@@ -81,7 +83,8 @@ def shared_tensor_parallel(problem: Callable[[RankContext, int, int], str]) -> S
     def why(ctx: RankContext) -> str:
         return problem(ctx, sizes(ctx.spec.prefill).tp, sizes(ctx.spec.decode).tp)
 
-    def tensor_parallel_size(ctx: RankContext, role: Role) -> int | None:
-        return sizes(ctx.spec.role(role)).tp if why(ctx) else None
+    def tensor_parallel_size(ctx: RankContext, role: Role) -> tuple[int | None, Source]:
+        size, source = split_attention(ctx, role)
+        return (size if why(ctx) else None), source
 
     return SharedValue(name="attention-tp", computed=tensor_parallel_size, why=why)
