@@ -20,8 +20,9 @@
 
 from __future__ import annotations
 
+import collections
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -135,3 +136,23 @@ def lines(engine: str) -> list[str]:
     for refusal in known.refused:
         found.append(f"  {refusal.number}  {refusal.case} refused ({refusal.error}): {refusal.proof}")
     return found
+
+
+def count_line(compared: Iterable[str]) -> str:
+    """How many cases were compared, how many of them are equal, and how many have differences, by number."""
+    results = {name: result(name) for name in compared}
+    numbers = [{entry.number for _, entry in each.explained} for each in results.values()]
+    carried = collections.Counter(number for each in numbers for number in each)
+    told = [f"{number} in {carried[number]}" for number in sorted(carried, key=_by_letter)]
+    equal = sum(not each.explained and not each.unexplained for each in results.values())
+    other = [entry.case for engine in cases.COMPARED for entry in table(engine).refused if entry.case in results]
+    parts = [f"{equal} equal, {sum(map(bool, numbers))} with numbered differences ({', '.join(told) or 'none'})"]
+    parts += [f"compared with another input than their own, which is refused: {', '.join(other)}"] if other else []
+    unexplained = [name for name, each in results.items() if each.unexplained]
+    parts += [f"with differences that no number explains: {', '.join(unexplained)}"] if unexplained else []
+    return f"{len(results)} of {len(cases.names(*cases.COMPARED))} cases compared: {'; '.join(parts)}"
+
+
+def _by_letter(number: str) -> tuple[str, int]:
+    """A1, A2, …, A10, B1: by letter, then as a number."""
+    return number[0], int(number[1:])

@@ -8,9 +8,11 @@ import attrs
 import pytest
 
 from disagg_run import LaunchPlan, PlannedProcess
-from tests.parity.case import host, load
+from tests.parity import differences
+from tests.parity.case import COMPARED, host, load, names
 from tests.parity.commands import Names, read_command, read_names
 from tests.parity.comparing import Difference, compare
+from tests.parity.differences import Result, count_line
 
 CASE = "atom/dsv4_2p1d_dpa_tp8"
 
@@ -122,8 +124,8 @@ def test_a_process_too_few_and_one_too_many_are_seen() -> None:
 @pytest.mark.parametrize("word", ["--prefill", "--decode"])
 def test_flags_that_may_repeat_count_each_time(word: str) -> None:
     refs = host().engine("atom-disagg").catalogues
-    names = read_names(next(ref.file for ref in refs if ref.program == "router"))
-    assert read_command(["atomesh", word, "a", word, "b", "--port", "1", "--port", "2"], names) == {
+    known = read_names(next(ref.file for ref in refs if ref.program == "router"))
+    assert read_command(["atomesh", word, "a", word, "b", "--port", "1", "--port", "2"], known) == {
         "program": ("atomesh",),
         word: ("a", "b"),
         "--port": "2",
@@ -133,3 +135,15 @@ def test_flags_that_may_repeat_count_each_time(word: str) -> None:
 def test_negative_numbers_and_single_dashes_are_values() -> None:
     command = read_command(["p", "serve", "--a", "-1", "--b", "-", "--c"], Names({}, frozenset()))
     assert command == {"program": ("p", "serve"), "--a": "-1", "--b": "-", "--c": True}
+
+
+def test_the_count_tells_how_many_cases_are_equal_and_which_numbers_the_others_carry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line = count_line([CASE])
+    assert line.startswith(
+        f"1 of {len(names(*COMPARED))} cases compared: 0 equal, 1 with numbered differences (A1 in 1"
+    )
+    plain = {CASE: Result(unexplained=(), explained=())}
+    monkeypatch.setattr(differences, "result", plain.__getitem__)
+    assert "cases compared: 1 equal, 0 with numbered differences (none)" in count_line([CASE])
