@@ -63,7 +63,6 @@ PARITY = (
         meaning=meaning.nixl_backends,
         why="one side would speak to a transport that the other has not loaded",
     ),
-    SharedValue(name="kv-cache-layout", env="VLLM_KV_CACHE_LAYOUT", why="KV is moved as it lies in memory"),
 )
 
 

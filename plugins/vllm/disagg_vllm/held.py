@@ -9,7 +9,7 @@ parser and of vllm-router 0.1.17. Left free on purpose: ``--root-path`` (request
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import attrs
 
@@ -26,6 +26,7 @@ from disagg_run.option_flags import (
     refused_values,
 )
 from disagg_run.records import FIXED, EnvSetting, Flag
+from disagg_run.sources import CORE_DEFAULT
 from disagg_vllm import parallel
 
 _OWN_RANKS = "the engine numbers the ranks that the plan gives to a process"
@@ -78,6 +79,16 @@ ROUTER = (
     ),
 )
 
+#: Of a server that is told --attention-backend: the other door to the same, and the engine refuses both (0.14.1 on).
+ATTENTION_BACKEND = Flag(
+    "--attention-config",
+    implied=True,
+    leaf_options={"backend": FIXED},
+    leaf_sources={"backend": attrs.evolve(CORE_DEFAULT, why="the engine refuses it beside --attention-backend")},
+)
+#: Flags that write one key of --speculative-config, and that the engine refuses where it is there (0.22.1 to 0.32.0).
+_SPECULATION = {"method": "--spec-method", "model": "--spec-model", "num_speculative_tokens": "--spec-tokens"}
+
 VARIABLES = (held_variable("VLLM_API_KEY", why=NO_KEY),)
 #: Read in the place of flags where there is one data-parallel rank.
 _ONE_RANK = tuple(
@@ -118,6 +129,13 @@ def server_flags(ctx: ProcessContext) -> Iterator[Flag]:
         head=ctx.process.head,
         hybrid=spreads and bool(ctx.setting(parallel.HYBRID)),
     )
+
+
+def speculation_flags(role: str, keys: Iterable[str]) -> Iterator[Flag]:
+    """What a server whose --speculative-config has ``keys`` may not be told beside it."""
+    for key in keys:
+        why = f"the engine refuses it beside {key} of --speculative-config"
+        yield implied_flag(_SPECULATION[key], option=f"{role}.mtp", why=why)
 
 
 @functools.lru_cache(maxsize=256)

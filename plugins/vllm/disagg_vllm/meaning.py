@@ -18,6 +18,27 @@ def attention_backend(value: Any) -> Any:
     return None if name in ("AUTO", "NONE") else name
 
 
+def switch(value: Any) -> bool:
+    """A variable that is off where it is not set (``envs.py``)."""
+    return str(value).lower() in ("true", "1")
+
+
+def switch_on(value: Any) -> bool:
+    """A variable that is on where it is not set (``envs.py``)."""
+    return value is None or switch(value)
+
+
+def kv_cache_layout(value: Any) -> Any:
+    """``VLLM_KV_CACHE_LAYOUT``: the two names of older releases are names of today's layouts (0.32.0)."""
+    return {"NHD": "LBNHC", "HND": "LBHNC"}.get(value, value)
+
+
+def context_parallel_size(value: Any) -> int | str:
+    """A ``--decode-context-parallel-size``: 1 where none is given."""
+    text = str(value or 1)
+    return int(text) if text.isdecimal() else text
+
+
 def reads(value: Any) -> bool:
     """MoRI-IO's READ mode, key ``read_mode`` or variable: WRITE is what all but two texts mean."""
     return str(value).lower().strip() in ("true", "1")

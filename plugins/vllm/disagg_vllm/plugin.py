@@ -5,35 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from disagg_run.context import ProcessContext, RankContext
-from disagg_run.declarations import Engine, SharedValue
+from disagg_run.declarations import Engine
 from disagg_run.hookspecs import hookimpl
 from disagg_run.model_files import model_to_mount
 from disagg_run.node_needs import container_needs
 from disagg_run.records import Command, ContainerNeeds, EnvSetting, Listener, Preflight, Simulation
 from disagg_run.simulation.offline import OFFLINE
-from disagg_vllm import environment, listeners, meaning, models, preflight, router, server, settings, versions
+from disagg_vllm import environment, listeners, models, parity, preflight, router, server, settings, versions
 from disagg_vllm.devices import device
-
-#: What prefill and decode must have in common, whatever the connector.
-PARITY = (
-    SharedValue(name="block-size", flag="--block-size", why="KV moves block by block"),
-    SharedValue(name="kv-cache-dtype", flag="--kv-cache-dtype", why="KV is moved as it lies in memory"),
-    SharedValue(name="dtype", flag="--dtype", meaning=meaning.number_format, why="KV is moved as it lies in memory"),
-    SharedValue(
-        name="attention-backend",
-        flag="--attention-backend",
-        meaning=meaning.attention_backend,
-        why="it fixes how KV lies in memory",
-    ),
-    SharedValue(
-        name="hybrid-kv-cache-manager",
-        flag="--disable-hybrid-kv-cache-manager",
-        why="it fixes how KV lies in memory",
-    ),
-    SharedValue(name="speculation", flag="--speculative-config", why="the draft's KV moves along"),
-    SharedValue(name="served-model-name", flag="--served-model-name", why="the router sends both one request"),
-    SharedValue(name="max-model-len", flag="--max-model-len", why="decode would wait for what prefill refuses"),
-)
 
 
 @hookimpl
@@ -52,7 +31,8 @@ def disagg_plugin() -> Engine:
         contract_unread=settings.CONTRACT_UNREAD,
         # Entries of master configs call MoRI-IO by either name.
         kv_transfers={"moriio": "vllm-moriio", "mori": "vllm-moriio", "nixl": "vllm-nixl"},
-        parity=PARITY,
+        parity=parity.ENGINE,
+        context_flag="--max-model-len",
         catalogues=versions.CATALOGUES,
         tested=versions.TESTED,
         parsers={"server": server.PROGRAM, "router": router.PROGRAM},

@@ -153,6 +153,8 @@ def _further(ctx: ProcessContext) -> Iterator[Flag]:
             yield flag(_switch(name, value), source=source)
         else:
             yield flag(f"--{name}", *(value if isinstance(value, list) else [value]), source=source)
+        if name == "attention-backend":
+            yield held.ATTENTION_BACKEND
 
 
 def _device_remark(ctx: ProcessContext) -> str:
@@ -177,3 +179,4 @@ def _speculation(ctx: ProcessContext) -> Iterator[Flag]:
     if how.draft_model:
         config["model"], sources["model"] = how.draft_model, ctx.table_source("speculation.draft_model")
     yield Flag("--speculative-config", json=config, leaf_sources=sources)
+    yield from held.speculation_flags(ctx.process.role or "prefill", config)

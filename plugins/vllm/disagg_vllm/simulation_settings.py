@@ -15,6 +15,7 @@ from disagg_run.simulation.arguments import version_key
 from disagg_run.simulation.listeners import node_address
 from disagg_run.simulation.process import Died
 from disagg_vllm import meaning
+from disagg_vllm.simulation_agreement import agreement
 
 _ROLES: Mapping[str, Literal["prefill", "decode", "both"]] = {
     "kv_producer": "prefill",
@@ -136,7 +137,7 @@ def read_settings(args: argparse.Namespace, environ: Mapping[str, str], version:
         nixl_port=int(environ.get("VLLM_NIXL_SIDE_CHANNEL_PORT") or 5600),
         bootstrap_port=int(environ.get("VLLM_MOONCAKE_BOOTSTRAP_PORT") or 8998),
         reads=_reads(extra, environ, number),
-        shared=_shared(args, family, version, model),
+        shared=_shared(args, environ, family, version, model),
         max_model_len=args.max_model_len if (args.max_model_len or 0) > 0 else None,
         access_log=not args.disable_uvicorn_access_log,
         api_keys=tuple(key for key in (args.api_key or [environ.get("VLLM_API_KEY", "")]) if key),
@@ -185,16 +186,9 @@ def _warnings(family: str, environ: Mapping[str, str], version: tuple[int, ...])
     )
 
 
-def _shared(args: argparse.Namespace, family: str, version: str, model: str) -> dict[str, Any]:
-    """What prefill and decode must have in common: for NIXL what is in its hash, else what fixes a block's bytes."""
-    found: dict[str, Any] = {"kv_cache_dtype": args.kv_cache_dtype, "dtype": meaning.number_format(args.dtype)}
-    if family == "nixl":
-        speculation = args.speculative_config
-        return {
-            **found,
-            "version": version,
-            "model": model,
-            "attention_backend": meaning.attention_backend(args.attention_backend),
-            "speculation": speculation.get("method") if isinstance(speculation, Mapping) else None,
-        }
-    return {**found, "block_size": args.block_size}
+def _shared(
+    args: argparse.Namespace, environ: Mapping[str, str], family: str, version: str, model: str
+) -> dict[str, Any]:
+    """What is compared with the peer's; release and model only by NIXL, which has them in its hash."""
+    found = agreement(args, environ, family=family, version=version_key(version))
+    return {**found, "version": version, "model": model} if family == "nixl" else found
