@@ -9,10 +9,12 @@ import attrs
 import pytest
 
 from disagg_run.errors import DisaggError, SpecError, TopologyError
+from disagg_run.planning.planner import plan
 from disagg_run.sources import Layer, Source
 from disagg_run.spec.model import LaunchSpec, Node, RoleSpec
-from disagg_run.topology import MAX_UNNAMED_NODES, place
+from disagg_run.topology import MAX_UNNAMED_NODES, MAX_WORKERS, place
 from tests.layouts import ENGINE, ONE_NODE_ENGINE, layout, nodes, seats
+from tests.planning.toy import HOST
 
 
 def refused(error: type[DisaggError], **asked: Any) -> str:
@@ -113,11 +115,31 @@ def test_senseless_node_sizes_and_node_lists_are_refused() -> None:
 
 
 @pytest.mark.parametrize("pack", [False, True])
-def test_more_workers_than_there_are_addresses_is_refused_at_once(pack: bool) -> None:
+def test_more_workers_or_nodes_than_any_launch_has_are_refused_at_once(pack: bool) -> None:
     began = time.process_time()
-    assert str(MAX_UNNAMED_NODES) in refused(TopologyError, prefill=(10**12, 1), pack=pack)
+    assert str(MAX_WORKERS) in refused(TopologyError, prefill=(10**12, 1), pack=pack)
+    assert str(MAX_UNNAMED_NODES) in refused(TopologyError, prefill=(1, 8 * MAX_UNNAMED_NODES), pack=pack)
+    assert str(MAX_UNNAMED_NODES) in refused(TopologyError, prefill=(1, 1), decode=(8, 10**12), pack=pack)
+    assert str(MAX_UNNAMED_NODES) in refused(TopologyError, prefill=(2, 8), pp=(10**6, 1), pack=pack)
     assert "1000000000000" in refused(TopologyError, prefill=(10**12, 1), nodes=nodes(2), pack=pack)
     assert time.process_time() - began < 1.0
+
+
+def test_the_most_nodes_of_a_launch_without_names_are_placed() -> None:
+    assert len(layout((1, 8 * (MAX_UNNAMED_NODES - 1)), (1, 8)).nodes) == MAX_UNNAMED_NODES
+
+
+def test_a_node_without_gpus_is_not_to_be_described_as_one_of_none() -> None:
+    text = refused(TopologyError, nodes=nodes(2), known_gpus={1: 0})
+    assert "GPUs per node" not in text
+    assert text.endswith("use other nodes")
+
+
+def test_a_bound_of_an_option_holds_for_a_spec_from_python_too() -> None:
+    asked = LaunchSpec(engine="toy-disagg", model="toy-model", decode=RoleSpec(mtp=17))
+    with pytest.raises(SpecError, match=r"decode.mtp is 17 \(Python LaunchSpec\), too large: at most 16"):
+        plan(asked, host=HOST)
+    assert plan(attrs.evolve(asked, decode=RoleSpec(mtp=16)), host=HOST).ranks
 
 
 def test_an_engine_of_one_role_gets_that_role_alone() -> None:

@@ -164,6 +164,9 @@ class Engine:
     #: Checks of its own that ``--waive NAME`` lets through, beside parity: name -> what that lets through. The names of
     #: its preflight checks belong here too: they are known then whatever the plan.
     waivable: Mapping[str, str] = attrs.field(factory=dict, converter=frozen_map)
+    #: Its servers' flag for the context length: the most tokens of one request, prompt and completion together. A value
+    #: that is no number above 0 leaves it to the program. "" = nothing is known of the length.
+    context_flag: str = ""
     #: Flag catalogues, by program and version.
     catalogues: tuple[CatalogueRef, ...] = attrs.field(default=(), converter=as_tuple)
     #: Program words whose parser ``disagg-run catalogue --python EXE`` takes; ``@python`` stands for EXE.

@@ -28,8 +28,10 @@ _UNBOUND_RANGES = (
     ((203, 0, 113, 1), 254),
     ((198, 18, 0, 1), 2 * 65536 - 2),
 )
-#: Nodes that an unbound or simulated launch may have: so many addresses there are for it.
-MAX_UNNAMED_NODES = sum(size for _, size in _UNBOUND_RANGES)
+#: Workers that a launch may have, and nodes of one that names none: a larger number is a slip, and would be planned for
+#: minutes before it fails.
+MAX_WORKERS = 8192
+MAX_UNNAMED_NODES = 2048
 
 
 @attrs.frozen(kw_only=True)
@@ -101,15 +103,20 @@ def place(
 
 def _check_amount(spec: LaunchSpec, needs: list[Need]) -> None:
     """Refuse what cannot fit by its bare sum, before any loop over workers."""
-    gpus, given = total_gpus(needs), len(spec.nodes)
+    gpus, given, workers = total_gpus(needs), len(spec.nodes), sum(need.workers for need in needs)
+    if workers > MAX_WORKERS:
+        raise TopologyError(
+            f"{asked_for(needs)} are more than one launch can have, which is {MAX_WORKERS} workers",
+            remedy="ask for fewer workers",
+        )
     if given and gpus > given * spec.gpus_per_node:
         raise too_few(spec, needs, _fewest_nodes(spec, needs))
     nodes = _fewest_nodes(spec, needs) if spec.pack else sum(need.own_nodes for need in needs)
-    if not given and max(nodes, sum(need.workers for need in needs)) > MAX_UNNAMED_NODES:
+    if not given and nodes > MAX_UNNAMED_NODES:
         raise TopologyError(
-            f"{asked_for(needs)} are more than a plan without node names can have, which is {MAX_UNNAMED_NODES} nodes"
-            " and as many workers",
-            remedy="ask for fewer workers",
+            f"{asked_for(needs)} need {count(nodes, 'node')}, but a plan without node names can have"
+            f" {MAX_UNNAMED_NODES}",
+            remedy="ask for fewer workers, or for smaller ones by tp, pp and dp",
         )
 
 
@@ -236,7 +243,7 @@ def _check_known_gpus(processes: Iterable[Placed], nodes: tuple[Node, ...], know
             raise TopologyError(
                 f"{placed.process.name} needs GPU {wanted - 1} of node {node.name or node.address!r}"
                 f" (rank {placed.rank}), which has {count(has, 'GPU')}",
-                remedy=f"set GPUs per node to {has}, or use other nodes",
+                remedy=f"set GPUs per node to {has}, or use other nodes" if has else "use other nodes",
             )
 
 

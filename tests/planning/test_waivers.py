@@ -56,7 +56,8 @@ def test_a_name_that_nothing_checks_is_refused_with_the_nearest_and_all_that_the
         plan(asked, host=careful(dark=False))
     assert str(caught.value) == (
         "nothing can be waived as 'fanz' (Python --args): did you mean 'fans'? what can be is block-size, fans,"
-        " gpu-driver, gpu-vendor, gpu-visibility, host-paths, ib-devices, lights, model, plain-secrets, rdma-rails"
+        " gpu-driver, gpu-vendor, gpu-visibility, host-paths, ib-devices, lights, load-length, model, plain-secrets,"
+        " rdma-rails"
     )
     with pytest.raises(
         SpecError, match=r"nothing can be waived as 'tp' \(Python --args\): what can be is block-size, "

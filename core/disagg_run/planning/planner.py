@@ -17,6 +17,7 @@ from disagg_run.planning.commands import Program, asked_args, build_command, bui
 from disagg_run.planning.contexts import ROUTER, Basis, process_context, processes_by_rank
 from disagg_run.planning.device_variables import check_apart, device_remarks, seen_gpus
 from disagg_run.planning.document import LaunchPlan, Remark
+from disagg_run.planning.load_length import check_load
 from disagg_run.planning.parity import Side, check_parity
 from disagg_run.planning.per_node import check_per_node, given_node_values
 from disagg_run.planning.readiness import check_http, check_told_ports
@@ -28,7 +29,7 @@ from disagg_run.planning.waivers import Waived, check_names, explain, idle_warni
 from disagg_run.ports import Allocation, PortRequest, allocate
 from disagg_run.records import Listener
 from disagg_run.spec.model import ROLES, LaunchSpec
-from disagg_run.spec.typed import check_types
+from disagg_run.spec.typed import check_most, check_types
 from disagg_run.topology import place, worker_name
 
 #: Whose flags a catalogue holds.
@@ -52,6 +53,7 @@ def plan(
     ConflictError, PatchError.
     """
     check_types(spec)
+    check_most(spec)
     host = build_host() if host is None else host
 
     def planned(spec: LaunchSpec) -> LaunchPlan:
@@ -116,12 +118,19 @@ class _Planning:
         ]
         check_per_node(given, self.basis.layout.nodes)
         check_targets(self.basis.spec, (each.process.name for rank in drafts for each in rank.processes))
+        sides = self._sides(drafts)
         waived = check_parity(
             self.selection.parity,
-            self._sides(drafts),
+            sides,
             version=self.basis.engine_version,
             engine=self.basis.engine.name,
             waive=self.basis.spec.waive,
+        )
+        check_load(
+            self.basis.spec,
+            self.basis.engine,
+            [(each.process, each.flags) for each in sides],
+            self.programs["server"].catalogue,
         )
         for text in (*self.basis.layout.warnings, *allocation.warnings):
             self.warnings.setdefault(text, Remark(message=text))

@@ -15,6 +15,7 @@ from disagg_run.near_miss import did_you_mean
 from disagg_run.node_needs import DRIVER_CHECK, MODEL_CHECK
 from disagg_run.planning.containers import PATH_CHECK
 from disagg_run.planning.document import LaunchPlan, Remark
+from disagg_run.planning.load_length import LOAD_CHECK
 from disagg_run.planning.secret_values import SECRET_CHECK
 from disagg_run.rdma import DEVICE_CHECK, RAIL_CHECK
 from disagg_run.spec.model import LaunchSpec
@@ -28,6 +29,7 @@ CORE_CHECKS: Mapping[str, str] = {
     PATH_CHECK: "a path of the host that no mount gives to the container",
     DEVICE_CHECK: "no RDMA devices, or some that a node is not known to have",
     RAIL_CHECK: "prefill and decode on one node whose RDMA devices do not meet",
+    LOAD_CHECK: "requests of the load that are longer than the servers take",
     MODEL_CHECK: "a node that does not have the model where the plan says",
 }
 

@@ -1,12 +1,13 @@
 """Whether a ``LaunchSpec`` that a program built holds what its fields are declared for.
 
 Python checks no types, and a text where a number belongs would fail deep inside the planning. What is read from a
-command line, a run file or a variable has its types already.
+command line, a run file or a variable has its types and bounds already.
 """
 
 from __future__ import annotations
 
 import collections.abc
+import functools
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,20 @@ def check_types(spec: LaunchSpec) -> None:
     for path, value, hint in _wrong(spec, LaunchSpec, ""):
         remedy = "write Node(address=…)" if hint is Node else ""
         raise SpecError(f"{path} of LaunchSpec is {value!r}, but {_shown(hint)} is expected", remedy=remedy)
+
+
+def check_most(spec: LaunchSpec) -> None:
+    """Refuse the first number of ``spec`` above its option's bound, with SpecError; placing finds what is too small."""
+    from disagg_run.spec.options import OPTIONS
+
+    for option in OPTIONS:
+        if option.maximum is None:
+            continue
+        for path in option.fields:
+            value = functools.reduce(getattr, path, spec)
+            if value is not None and value > option.maximum:
+                name = ".".join(path)
+                raise SpecError(f"{name} is {value} ({spec.source(name)}), too large: at most {option.maximum:g}")
 
 
 @cache

@@ -45,6 +45,7 @@ def disagg_plugin() -> Engine:
         contract_unread=settings.CONTRACT_UNREAD,
         kv_transfers={"mooncake": "atom-mooncake"},
         parity=PARITY,
+        context_flag="--max-model-len",
         catalogues=versions.CATALOGUES,
         tested=versions.TESTED,
         parsers={"server": ("@python", "-m", "atom.entrypoints.openai_server")},

@@ -64,6 +64,7 @@ def disagg_plugin() -> Engine:
         contract_unset=settings.CONTRACT_UNSET,
         parity=PARITY,
         waivable={preflight.MEMORY_CHECK: "a node with less free memory than HiCache was given"},
+        context_flag="--context-length",
         catalogues=versions.CATALOGUES,
         tested=versions.TESTED,
         parsers={
