@@ -91,6 +91,18 @@ def test_a_patch_on_which_another_builds_is_recognised_below_it(root: Path) -> N
     assert digests(root) == patched
 
 
+def test_a_patch_that_somebody_has_commented_is_recognised_and_keeps_its_bytes(root: Path) -> None:
+    apply_patches(ALL, target=root)
+    forget(root, backups=True)
+    file = root / "toy/server.py"
+    file.write_text(file.read_text().replace("time.sleep(0.001)", "time.sleep(0.001)  # mine"))
+    before = digests(root)
+    assert by_state(apply_patches([WAIT], target=root)) == {"toy-wait": "already applied"}
+    assert digests(root) == before
+    (problem,) = problems(root, [WAIT])
+    assert problem.startswith("patched with 'toy-wait'")
+
+
 def test_after_the_remedy_everything_is_as_before(capsys: pytest.CaptureFixture[str], root: Path) -> None:
     apply_patches([WAIT], target=root)
     forget(root, backups=False)

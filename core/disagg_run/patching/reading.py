@@ -31,6 +31,8 @@ from typing import Any
 import attrs
 
 from disagg_run.errors import SpecError
+from disagg_run.input_files import read_text
+from disagg_run.patching.stored import Misfit, record
 from disagg_run.records import Edit, FileDigest, Patch
 from disagg_run.yamlfile import Path as Keys
 from disagg_run.yamlfile import YamlDocument, read_yaml
@@ -43,9 +45,10 @@ def read_patches(path: Path, digests: Path | None = None) -> tuple[Patch, ...]:
     """The patches of one YAML file.
 
     ``digests``: a JSON list of objects with ``patch`` (an id), ``version``, ``file``, ``before`` and ``after``.
-    Raises SpecError with ``file:line`` for unknown or missing keys and values of a wrong type.
+    Raises SpecError with ``file:line`` for unknown or missing keys and values of a wrong type, and for a file that
+    cannot be read.
     """
-    document = read_yaml(path.read_text(encoding="utf-8"), path.name)
+    document = read_yaml(read_text(path, "patch file"), path.name)
     top = document.value
     if not isinstance(top, dict) or set(top) != {"patches"} or not isinstance(top["patches"], list):
         raise SpecError(f"{document.place()}: a patch file is a list under the one key 'patches'")
@@ -55,8 +58,16 @@ def read_patches(path: Path, digests: Path | None = None) -> tuple[Patch, ...]:
 
 def _digests(path: Path) -> dict[str, list[FileDigest]]:
     found: dict[str, list[FileDigest]] = {}
-    for each in json.loads(path.read_text(encoding="utf-8")):
-        found.setdefault(each.pop("patch"), []).append(FileDigest(**each))
+    try:
+        rows = json.loads(read_text(path, "digest file"))
+        if not isinstance(rows, list):
+            raise Misfit("it is no list")
+        for index, row in enumerate(rows):
+            if not isinstance(row, dict) or not isinstance(row.get("patch"), str):
+                raise Misfit(f"[{index}] names no patch")
+            found.setdefault(row.pop("patch"), []).append(record(FileDigest, row, f"[{index}]"))
+    except (Misfit, ValueError, RecursionError) as error:
+        raise SpecError(f"the digest file {str(path)!r} is damaged: {error}") from None
     return found
 
 

@@ -34,6 +34,12 @@ def carry_out_anew(texts: Texts, patches: Sequence[Patch]) -> Edited:
     return Edited(edited.texts, verdicts)
 
 
+def standing_in(texts: Texts, patches: Sequence[Patch]) -> tuple[str, ...]:
+    """The ids of those of ``patches``, which stand in order, whose every edit stands in ``texts``."""
+    together = _taken_off(texts, patches)[1]
+    return tuple(patch.id for patch in patches if patch.id in together or _without(patch, texts) is not None)
+
+
 def _taken_off(texts: Texts, patches: Sequence[Patch]) -> tuple[Texts, frozenset[str]]:
     """The texts without those of ``patches`` that stand there, and the ids of these."""
     bare = dict(texts)

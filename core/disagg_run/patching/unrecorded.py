@@ -9,15 +9,14 @@ import attrs
 
 from disagg_run.errors import PatchError
 from disagg_run.patching.candidates import Candidate, concerned, state_of
-from disagg_run.patching.editing import Fits
 from disagg_run.patching.ledger import Ledger, read_ledger
 from disagg_run.patching.locating import Site
 from disagg_run.patching.manifest import BACKUP_SUFFIX, Manifest, read_manifest
 from disagg_run.patching.new_files import beside
-from disagg_run.patching.ordering import closure, files_of, in_order
+from disagg_run.patching.ordering import files_of, in_order
 from disagg_run.patching.originals import original_bytes
 from disagg_run.patching.plain_files import digest_of, has_digest
-from disagg_run.patching.standing import Texts, carry_out_anew
+from disagg_run.patching.standing import Texts, standing_in
 from disagg_run.patching.states import PatchState
 from disagg_run.patching.texts import Unreadable, text_of
 from disagg_run.patching.traces import lost_record, reinstall
@@ -78,7 +77,7 @@ def _candidates(patches: Iterable[Patch], site: Site, root: Path) -> dict[str, C
     return found
 
 
-def _standing(patches: dict[str, Patch], root: Path, manifest: Manifest) -> list[str]:
+def _standing(patches: dict[str, Patch], root: Path, manifest: Manifest) -> Sequence[str]:
     """The ids of those of ``patches`` whose every edit stands in the files."""
     known = [
         attrs.evolve(patch, requires=[name for name in patch.requires if name in patches]) for patch in patches.values()
@@ -86,16 +85,10 @@ def _standing(patches: dict[str, Patch], root: Path, manifest: Manifest) -> list
     try:
         ordered = in_order(known)
     except PatchError:
-        return []  # they require each other in a circle, so that none was ever applied
+        return ()  # they require each other in a circle, so that none was ever applied
     names = dict.fromkeys(name for patch in ordered for name in files_of(patch))
     texts: Texts = {name: _text(root, name, manifest) for name in names}
-    together = _present(texts, ordered)
-    if together is not None:
-        return together
-    # Some of them want one place: then each is looked for alone, with what it requires.
-    by_id = {patch.id: patch for patch in ordered}
-    alone = (_present(texts, [each for each in ordered if each.id in closure(patch, by_id)]) for patch in ordered)
-    return list(dict.fromkeys(name for found in alone for name in found or ()))
+    return standing_in(texts, ordered)
 
 
 def _text(root: Path, name: str, manifest: Manifest) -> str | Unreadable | None:
@@ -103,14 +96,6 @@ def _text(root: Path, name: str, manifest: Manifest) -> str | Unreadable | None:
         return text_of(original_bytes(root, name, manifest))
     except PatchError:
         return None  # no patch can stand there; whoever patches or reverts that file hears of it
-
-
-def _present(texts: Texts, patches: Sequence[Patch]) -> list[str] | None:
-    try:
-        verdicts = carry_out_anew(texts, patches).verdicts
-    except PatchError:
-        return None
-    return [name for name, verdict in verdicts.items() if isinstance(verdict, Fits) and verdict.present]
 
 
 def _stray_backup(patches: Iterable[Patch], site: Site, root: Path) -> str:
