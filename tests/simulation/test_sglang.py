@@ -100,7 +100,12 @@ def test_the_recorded_calls_of_the_router_are_answered(
     [
         (argv("decode", "--page-size", "64"), "page_size is 64 here and 1 at the prefill server"),
         (argv("decode", "--kv-cache-dtype", "auto"), "kv_cache_dtype is 'auto' here and 'fp8_e4m3' at"),
-        (argv("decode", "--speculative-algorithm", "EAGLE"), "speculation is True here and False at"),
+        (argv("decode", "--dtype", "half"), "dtype is 'float16' here and 'auto' at"),
+        (argv("decode", "--dcp-size", "8"), "dcp_size is 8 here and 1 at"),
+        (argv("decode", "--pp-size", "2"), "pp_size is 2 here and 1 at"),
+        (argv("decode", "--mamba-ssm-dtype", "bfloat16"), "mamba_ssm_dtype is 'bfloat16' here and None at"),
+        (argv("decode", "--speculative-algorithm", "NEXTN"), "speculative_algorithm is 'EAGLE' here and None at"),
+        (argv("decode", "--speculative-num-steps", "3"), "speculative_num_steps is 3 here and None at"),
         (argv("decode", tp=3), "tp_size 3 here and 8 at the prefill server do not divide"),
     ],
 )
@@ -115,10 +120,21 @@ def test_a_decode_server_that_does_not_fit_says_why(
     assert all(message in answer.json()["error"]["message"] for answer in answers)
 
 
-def test_an_old_version_does_not_compare_the_kv_dtype(pair: Callable[..., tuple[Any, Any]]) -> None:
+def test_kv_of_another_dtype_is_garbage_to_an_old_version_too(pair: Callable[..., tuple[Any, Any]]) -> None:
     old = (*QUICK, "--catalogue-version", "0.5.9")
     prefill, decode = pair(argv("prefill"), argv("decode", "--kv-cache-dtype", "auto"), options=old)
-    assert through(prefill, decode, body(prefill, 7))[1].status_code == 200
+    answer = through(prefill, decode, body(prefill, 7))[1]
+    assert answer.status_code == 500
+    assert "kv_cache_dtype is 'auto' here and 'fp8_e4m3' at" in answer.json()["error"]["message"]
+
+
+def test_decode_in_one_stage_takes_what_prefill_has_in_several(
+    usual: tuple[Any, Any], start: Callable[..., Any]
+) -> None:
+    prefill = start(SERVER, argv("prefill", "--pp-size", "2", "--served-model-name", "fake-model"), options=QUICK)
+    prefill.wait_status(PORT, "/health")
+    answers = through(prefill, usual[1], body(prefill, 7))
+    assert [answer.status_code for answer in answers] == [200, 200]
 
 
 def test_decode_says_that_no_bootstrap_server_answers(usual: tuple[Any, Any]) -> None:

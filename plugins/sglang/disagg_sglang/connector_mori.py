@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 import attrs
 
 from disagg_run.context import ProcessContext, RankContext
-from disagg_run.declarations import Extension, SharedValue
+from disagg_run.declarations import Extension
 from disagg_run.gpus import check_vendor
 from disagg_run.hookspecs import hookimpl
 from disagg_run.records import EnvSetting, Flag, Preflight
 from disagg_run.sources import Layer, Source
-from disagg_sglang import models, settings, speculation, transfer
+from disagg_sglang import models, settings, transfer
 from disagg_sglang.devices import device
 
 NAME = "sglang-mori"
@@ -38,22 +38,7 @@ def disagg_plugin() -> Extension:
         kind="connector",
         engines=("sglang-disagg",),
         settings=settings.MORI,
-        parity=(
-            *transfer.PARITY,
-            SharedValue(
-                name="speculation",
-                flag="--speculative-algorithm",
-                meaning=speculation.algorithm,
-                why="the draft's KV moves along",
-                versions=">=0.5.14",
-            ),
-            SharedValue(
-                name="speculation-tokens",
-                flag="--speculative-num-draft-tokens",
-                why="the draft's KV moves along",
-                versions=">=0.5.14",
-            ),
-        ),
+        parity=transfer.PARITY,
     )
 
 

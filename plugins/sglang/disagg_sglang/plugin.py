@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from disagg_run.context import ProcessContext, RankContext
-from disagg_run.declarations import Engine, SharedValue
+from disagg_run.declarations import Engine
 from disagg_run.hookspecs import hookimpl
 from disagg_run.model_files import model_to_mount
 from disagg_run.node_needs import container_needs
@@ -16,6 +16,7 @@ from disagg_sglang import (
     hicache,
     listeners,
     models,
+    parity,
     preflight,
     router,
     server,
@@ -23,30 +24,6 @@ from disagg_sglang import (
     versions,
 )
 from disagg_sglang.devices import device
-
-#: What prefill and decode must have in common; the engine itself compares some of it when the first request is served.
-PARITY = (
-    SharedValue(
-        name="attention-tp",
-        computed=models.attention_tp,
-        why="this model is not known to work otherwise (DP attention counts as 1)",
-    ),
-    SharedValue(name="page-size", flag="--page-size", why="KV moves page by page"),
-    SharedValue(
-        name="kv-cache-dtype", flag="--kv-cache-dtype", why="KV is moved as it lies in memory", versions=">=0.5.12"
-    ),
-    SharedValue(
-        name="kv-layout", flag="--dsv4-attn-backend", why="each backend lays KV out its own way", versions=">=0.5.23"
-    ),
-    SharedValue(
-        name="kv-layout-variable",
-        env="SGLANG_DSV4_KV_LAYOUT",
-        why="KV is moved as it lies in memory",
-        versions=">=0.5.23",
-    ),
-    SharedValue(name="context-length", flag="--context-length", why="decode would wait for what prefill refuses"),
-    SharedValue(name="served-model-name", flag="--served-model-name", why="the router sends both one request"),
-)
 
 
 @hookimpl
@@ -62,7 +39,7 @@ def disagg_plugin() -> Engine:
         multi_node_workers=True,
         settings=settings.ENGINE,
         contract_unset=settings.CONTRACT_UNSET,
-        parity=PARITY,
+        parity=parity.ENGINE,
         waivable={preflight.MEMORY_CHECK: "a node with less free memory than HiCache was given"},
         context_flag="--context-length",
         catalogues=versions.CATALOGUES,

@@ -51,6 +51,7 @@ class Settings:
     port: int
     mode: Literal["null", "prefill", "decode"]
     tp: int
+    pp: int
     dp: int
     dp_attention: bool
     nnodes: int
@@ -61,16 +62,7 @@ class Settings:
 
     def shape(self) -> dict[str, Any]:
         """What all nodes of one worker must agree on."""
-        return {"nnodes": self.nnodes, "tp": self.tp, "dp": self.dp, "model": self.args.model_path}
-
-    def shared(self) -> dict[str, Any]:
-        """What prefill and decode must agree on, as far as this version compares it when the first request comes."""
-        found: dict[str, Any] = {"page_size": self.args.page_size or 1}
-        if self.version >= (0, 5, 12):
-            found["kv_cache_dtype"] = self.args.kv_cache_dtype or "auto"
-        if self.version >= (0, 5, 14) and self.args.disaggregation_transfer_backend == "mori":
-            found["speculation"] = bool(self.args.speculative_algorithm)
-        return found
+        return {"nnodes": self.nnodes, "tp": self.tp, "pp": self.pp, "dp": self.dp, "model": self.args.model_path}
 
 
 def read_settings(args: argparse.Namespace, version: str) -> Settings:
@@ -99,6 +91,7 @@ def read_settings(args: argparse.Namespace, version: str) -> Settings:
         port=args.port or 30000,
         mode=args.disaggregation_mode or "null",
         tp=tp,
+        pp=pp,
         dp=dp,
         dp_attention=dp_attention,
         nnodes=nnodes,

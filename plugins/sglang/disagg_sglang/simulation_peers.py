@@ -7,11 +7,12 @@ bootstrap port, and one that is refused is left out in silence; decode asks the 
 its own bootstrap port where the request has none; prefill answers when its KV was taken.
 
 Our choice: what the two routes of the bootstrap server answer, and the wire between the KV managers, whose ports are
-random as in the engine. The layout that 0.5.23 compares follows from no flag we know, and is not compared.
+random as in the engine. All releases compare what ``parity`` has, where early ones of the engine would take garbage.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from aiohttp import web
 
+from disagg_run import value_meanings
 from disagg_run.simulation.generations import Generation, RequestError
 from disagg_run.simulation.listeners import effective_host, node_address, port_of
 from disagg_run.simulation.log import complain
@@ -26,12 +28,38 @@ from disagg_run.simulation.options import Options
 from disagg_run.simulation.peers import KvClient, KvListener, KvStore, PeerError, differences
 from disagg_run.simulation.process import Stage
 from disagg_run.simulation.server import Compute, ModelServer
+from disagg_sglang import speculation
 
 if TYPE_CHECKING:
     from disagg_sglang.simulation import Settings
 
+#: What is compared as it is given, by the parser's names of it; some releases have not all.
+_AS_GIVEN = (
+    "qsa_indexer_dtype",
+    "mamba_ssm_dtype",
+    "dsv4_attn_backend",
+    "speculative_num_draft_tokens",
+    "speculative_num_steps",
+    "speculative_eagle_topk",
+    "speculative_draft_model_path",
+    "speculative_draft_kv_cache_dtype",
+)
+
 Table = dict[int, dict[str, Any]]
 _TIMEOUT = aiohttp.ClientTimeout(total=5)
+
+
+def shared(args: argparse.Namespace) -> dict[str, Any]:
+    """What prefill and decode must agree on: what a release does not compare itself, its KV shows (``parity``)."""
+    return {
+        "page_size": args.page_size or 1,
+        "kv_cache_dtype": args.kv_cache_dtype or "auto",
+        "dtype": value_meanings.number_format(args.dtype),
+        "dcp_size": value_meanings.size(getattr(args, "dcp_size", None)),
+        "enable_deepseek_v4_fp4_indexer": bool(getattr(args, "enable_deepseek_v4_fp4_indexer", False)),
+        "speculative_algorithm": speculation.algorithm(args.speculative_algorithm),
+        **{name: getattr(args, name, None) for name in _AS_GIVEN},
+    }
 
 
 async def serve_bootstrap(stage: Stage, host: str, port: int, nnodes: int) -> Table:
@@ -61,7 +89,7 @@ async def serve_bootstrap(stage: Stage, host: str, port: int, nnodes: int) -> Ta
 async def _serve_kv(stage: Stage, settings: Settings) -> tuple[KvStore, dict[str, Any]]:
     """Open this node's KV manager; returns its store and its entry for the bootstrap server."""
     store = KvStore()
-    shown = {**settings.shared(), "tp_size": settings.tp, "dp_size": settings.dp}
+    shown = {**shared(settings.args), "tp_size": settings.tp, "pp_size": settings.pp, "dp_size": settings.dp}
     server = await stage.serve_tcp(_own_host(settings), 0, KvListener(store, shown, keep_fetches=True).handle)
     entry = {"node_rank": settings.node_rank, "rank_ip": _own_host(settings), "rank_port": port_of(server)}
     return store, entry
@@ -159,11 +187,13 @@ class DecodePeer:
 
     async def _check(self, head: Mapping[str, Any], room: str) -> None:
         peer = await self._client.hello(head["rank_ip"], [head["rank_port"]])
-        own = self._settings.shared()
+        own = shared(self._settings.args)
         found = differences(own, peer, own)
         mine, theirs = self._settings.tp, int(peer["tp_size"])
         if max(mine, theirs) % min(mine, theirs):
             found.append(f"tp_size {mine} here and {theirs} at the prefill server do not divide")
+        if self._settings.pp not in (1, peer["pp_size"]):
+            found.append(f"pp_size is {self._settings.pp} here and {peer['pp_size']} at the prefill server")
         if found:
             reason = "; ".join(found)
             await self._client.refuse(head["rank_ip"], head["rank_port"], room, f"the decode server says: {reason}")
