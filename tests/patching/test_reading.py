@@ -11,13 +11,13 @@ import pytest
 from disagg_run.errors import SpecError
 from disagg_run.patching import read_patches
 from disagg_run.patching.soundness import is_sound
-from disagg_run.records import FileDigest
+from disagg_run.records import FileDigest, Patch
 
 PAGE = (Path(__file__).parents[2] / "docs" / "patches.md").read_text(encoding="utf-8")
 GOOD = re.findall(r"```yaml\n(patches:.*?)```", PAGE, re.DOTALL)[0]
 
 
-def read(tmp_path: Path, text: str | bytes, digests: object = None) -> object:
+def read(tmp_path: Path, text: str | bytes, digests: object = None) -> tuple[Patch, ...]:
     (tmp_path / "toy.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
     if digests is None:
         return read_patches(tmp_path / "toy.yaml")
@@ -27,7 +27,7 @@ def read(tmp_path: Path, text: str | bytes, digests: object = None) -> object:
 
 @pytest.mark.parametrize("text", [GOOD, b"\xef\xbb\xbf" + GOOD.encode()], ids=["plain", "with a mark"])
 def test_the_example_of_the_page_is_a_patch(tmp_path: Path, text: str | bytes) -> None:
-    (patch,) = read(tmp_path, text)  # type: ignore[misc]
+    (patch,) = read(tmp_path, text)
     assert (patch.id, patch.package, patch.instead) == ("toy-wait-bound", ("toy",), "--wait-timeout")
     assert patch.edits[0].replacement == "self.event.wait(30)\n"
     assert is_sound(patch)
@@ -35,7 +35,7 @@ def test_the_example_of_the_page_is_a_patch(tmp_path: Path, text: str | bytes) -
 
 def test_digests_come_to_their_patch(tmp_path: Path) -> None:
     row = {"version": "1.2", "file": "toy/server.py", "before": "0" * 64, "after": "1" * 64}
-    (patch,) = read(tmp_path, GOOD, [{"patch": "toy-wait-bound", **row}, {"patch": "toy-other", **row}])  # type: ignore[misc]
+    (patch,) = read(tmp_path, GOOD, [{"patch": "toy-wait-bound", **row}, {"patch": "toy-other", **row}])
     assert patch.digests == (FileDigest(**row),)
 
 
