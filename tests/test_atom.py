@@ -228,3 +228,44 @@ def test_B61_attention_split_differently_is_refused_where_nobody_knows_it_to_wor
     assert planned("Kimi-K2.5-MXFP4", **sides).process("decode-0").gpus == (0, 1, 2, 3)
     with pytest.raises(ParityError, match=r"attention-tp is 1 for prefill-0 .* but 8 for decode-0"):
         planned(prefill=RoleSpec(dp_attention=True))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--index-cache-dtype fp8", "index-cache-dtype is not set for prefill-0 (the engine's own default of"),
+        ("--index_cache_dtype bf16", "index-cache-dtype is not set for prefill-0 (the engine's own default of"),
+        ("-dcp 8", "decode-context-parallel-size is '1' for prefill-0 (the engine's own default of"),
+        ('--dcp-config {"size":8}', "decode-context-parallel-size is not set for prefill-0 (the engine's own"),
+    ],
+)
+def test_what_lays_kv_out_on_one_role_only_is_refused(words: str, said: str) -> None:
+    told = RoleSpec(args=[ArgText(words=words.split())])
+    with pytest.raises(ParityError) as caught:
+        planned(decode=told)
+    assert str(caught.value).startswith(said)
+    assert " for decode-0 (Python), and " in str(caught.value)
+    assert planned(prefill=told, decode=told).warnings == planned().warnings
+
+
+def test_what_the_engine_does_by_itself_may_be_said_on_one_role() -> None:
+    assert planned(decode=RoleSpec(args=[ArgText(words=["-dcp", "1"])])).waived == ()
+
+
+@pytest.mark.parametrize(("prefill", "decode"), [(1, 2), (2, 1)])
+def test_roles_in_unequal_stages_are_refused_since_decode_would_ask_where_nobody_listens(
+    prefill: int, decode: int
+) -> None:
+    def sides(prefill: int, decode: int) -> dict[str, Any]:
+        return {"prefill": RoleSpec(tp=4, pp=prefill), "decode": RoleSpec(tp=4, pp=decode)}
+
+    with pytest.raises(ParityError) as caught:
+        planned(**sides(prefill, decode))
+    said = [
+        f"{stages} for {name} ({'core default' if stages == 1 else 'Python LaunchSpec'}"
+        for name, stages in (("prefill-0", prefill), ("decode-0", decode))
+    ]
+    assert str(caught.value).startswith(f"pipeline-parallel-size is {said[0]}")
+    assert f" but {said[1]}" in str(caught.value)
+    assert planned(**sides(2, 2)).process("prefill-0").ports["handshake"] == 6301
+    assert planned(waive=["pipeline-parallel-size"], **sides(prefill, decode)).waived[0].source

@@ -130,6 +130,10 @@ def test_a_bad_argument_ends_it_as_the_engine(
     [
         (argv("kv_consumer", block=32), "block_size is 32 here and 16 at the prefill server"),
         (argv("kv_consumer", "--kv_cache_dtype", "bf16"), "kv_cache_dtype is 'bf16' here and 'fp8' at"),
+        (argv("kv_consumer", "--index-cache-dtype", "fp8"), "index_cache_dtype is 'fp8' here and None at"),
+        (argv("kv_consumer", "-dcp", "8"), "decode_context_parallel_size is 8 here and 1 at"),
+        (argv("kv_consumer", "--method", "mtp"), "method is 'mtp' here and None at"),
+        (argv("kv_consumer", "-pp", "2"), "pp_size is 2 here and 1 at"),
         (argv("kv_consumer", tp=3), "3 ranks here and 8 at the prefill server do not divide"),
     ],
 )

@@ -4,29 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from disagg_atom import environment, listeners, models, preflight, router, server, settings, versions
+from disagg_atom import environment, listeners, models, parity, preflight, router, server, settings, versions
 from disagg_run.context import ProcessContext, RankContext
-from disagg_run.declarations import Engine, SharedValue
+from disagg_run.declarations import Engine
 from disagg_run.hookspecs import hookimpl
 from disagg_run.model_files import model_to_mount
 from disagg_run.node_needs import container_needs
 from disagg_run.records import Command, ContainerNeeds, EnvSetting, Listener, Preflight, Simulation
-
-#: What prefill and decode must have in common.
-PARITY = (
-    SharedValue(
-        name="attention-tp",
-        computed=models.attention_tp,
-        why="this model is not known to work otherwise (DP attention counts as 1)",
-    ),
-    SharedValue(name="block-size", flag="--block-size", why="KV moves block by block"),
-    SharedValue(name="kv-cache-dtype", flag="--kv_cache_dtype", why="KV is moved as it lies in memory"),
-    SharedValue(name="speculation-method", flag="--method", why="the draft's KV moves along"),
-    SharedValue(name="speculation-tokens", flag="--num-speculative-tokens", why="the draft's KV moves along"),
-    SharedValue(name="draft-model", flag="--draft-model", why="the draft's KV moves along"),
-    SharedValue(name="served-model-name", flag="--served-model-name", why="the router sends both one request"),
-    SharedValue(name="max-model-len", flag="--max-model-len", why="decode would wait for what prefill refuses"),
-)
 
 
 @hookimpl
@@ -44,7 +28,7 @@ def disagg_plugin() -> Engine:
         contract_unset=settings.CONTRACT_UNSET,
         contract_unread=settings.CONTRACT_UNREAD,
         kv_transfers={"mooncake": "atom-mooncake"},
-        parity=PARITY,
+        parity=parity.ENGINE,
         context_flag="--max-model-len",
         catalogues=versions.CATALOGUES,
         tested=versions.TESTED,

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import attrs
 from aiohttp import web
 
-from disagg_atom.simulation_peers import Consumer, Producer
+from disagg_atom.simulation_peers import COMPARED, Consumer, Producer
 from disagg_run.simulation.arguments import after_program, build_parser, read_catalogue
 from disagg_run.simulation.listeners import BindError, bind, node_address
 from disagg_run.simulation.log import complain
@@ -49,7 +49,8 @@ class Settings:
     dp: int
     pp: int
     block_size: int
-    kv_cache_dtype: str
+    #: What else prefill and decode must have in common, by the parser's names.
+    compared: Mapping[str, Any]
     handshake_port: int
     max_model_len: int | None
     access_log: bool
@@ -69,7 +70,7 @@ class Settings:
         """What a decode server is told of this one."""
         return {
             "block_size": self.block_size,
-            "kv_cache_dtype": self.kv_cache_dtype,
+            **self.compared,
             "tp_size": self.tp,
             "dp_size": self.dp,
             "pp_size": self.pp,
@@ -98,7 +99,7 @@ def read_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> Setti
         dp=dp,
         pp=args.pipeline_parallel_size,
         block_size=args.block_size,
-        kv_cache_dtype=args.kv_cache_dtype,
+        compared={name: getattr(args, name) for name in COMPARED},
         handshake_port=int(transfer.get("handshake_port", 6301)),
         max_model_len=args.max_model_len,
         access_log=not args.disable_uvicorn_access_log,

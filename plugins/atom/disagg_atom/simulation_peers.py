@@ -21,8 +21,17 @@ from disagg_run.simulation.server import Compute, ModelServer
 if TYPE_CHECKING:
     from disagg_atom.simulation import Settings
 
-#: What prefill and decode must have in common for mooncake to move blocks one to one.
-_SHARED = ("block_size", "kv_cache_dtype")
+#: What prefill and decode must have in common for mooncake to move blocks one to one, as it is given (``parity``).
+COMPARED = (
+    "kv_cache_dtype",
+    "index_cache_dtype",
+    "decode_context_parallel_size",
+    "dcp_config",
+    "method",
+    "num_speculative_tokens",
+    "draft_model",
+)
+_SHARED = ("block_size", "pp_size", *COMPARED)
 
 
 class Producer:
