@@ -284,3 +284,15 @@ def test_a_command_that_lacks_its_own_command_is_one_short_line() -> None:
 def test_numbers_are_asked_for_in_plain_words() -> None:
     line = refused(*ASKED[1:], "--smoke", "x", code=2)
     assert line == "invalid value for '--smoke': 'x' is no whole number: see disagg-run --help"
+
+
+@pytest.mark.parametrize("engine", ["vllm-disagg", "sglang-disagg", "atom-disagg"])
+def test_a_model_path_that_looks_like_a_flag_is_refused_and_a_relative_one_is_not(
+    engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = "DeepSeek-R1-0528" if engine == "sglang-disagg" else "Kimi-K2.5-MXFP4"
+    asked = ["plan", "--engine", engine, "--model", model, "--model-path"]
+    assert main([*asked, "-x"]) == 3
+    told = "the model's path '-x' (command line --model-path) begins with a dash"
+    assert told in capsys.readouterr().err
+    assert main([*asked, "./-x"]) == 0

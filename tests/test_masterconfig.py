@@ -166,6 +166,18 @@ def test_a_broken_entry_is_marked_in_the_list_and_gives_the_exit_code(
     assert (code, err) == (3, "disagg-run: left out 1 that do not say disagg: true: three\n")
 
 
+@pytest.mark.parametrize("more", [(), ("--entry", "dsr1-fp8-mi355x-sglang-disagg")])
+def test_a_run_file_from_the_environment_beside_a_list_is_told_once(
+    more: tuple[str, ...], ran: RAN, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISAGG_RUN_RECIPE", "r.yaml")
+    code, out, err = ran("plan", "--master-config", str(FILE), *more)
+    told = "environment variable DISAGG_RUN_RECIPE and --master-config both say what to run: use one"
+    assert (code, out, err.count("\n"), told in err) == (2, "", 1, True)
+    monkeypatch.setenv("DISAGG_RUN_RECIPE", "")
+    assert ran("plan", "--master-config", str(FILE))[0] == 0
+
+
 def test_a_point_is_written_in_one_way_in_the_list_and_in_messages(ran: RAN, tmp_path: Path) -> None:
     file = tmp_path / "m.yaml"
     changes = {(*SPACE, "spec-decoding"): "mtp", **settings_of("decode", "DECODE_MTP_SIZE=1")}

@@ -121,6 +121,7 @@ def test_an_additional_setting_that_is_no_variable_is_one_line(text: str, reason
         ({("model",): ...}, "one:", "the key 'model' is missing"),
         ({("model",): None}, "model: null", "model: one value is expected here"),
         ({("scenarios",): {"agentic-coding": []}}, "scenarios:", "no scenario 'fixed-seq-len'"),
+        ({("scenarios",): {}}, "scenarios: {}", "(it has none)"),
         ({("scenarios", "fixed-seq-len"): []}, "fixed-seq-len: []", "a list with at least one item is expected"),
         ({(*SPACE, "conc-list"): 8}, "conc-list: 8", "a list with at least one item is expected"),
         ({(*SPACE, "conc-list"): [0]}, "- 0", "'0' is no whole number of at least 1"),

@@ -34,10 +34,11 @@ def _plain(value: Any) -> Any:
 def read_facts(text: str | bytes, name: str) -> dict[str, NodeFacts]:
     """The facts in a document; ``name`` stands for it in messages.
 
-    Raises SpecError with the path of the value for what is no JSON object, an unknown key or a value of a wrong type.
+    Raises SpecError with the path of the value for what is no JSON object, an unknown key or one that stands twice, a
+    value of a wrong type, or two NICs of one name.
     """
     try:
-        data = json.loads(text)
+        data = json.loads(text, object_pairs_hook=lambda pairs: _each_once(pairs, name))
     except (ValueError, RecursionError) as error:
         raise SpecError(
             f"{name} is no JSON: {error}", remedy="give what `disagg-run facts --format json` prints"
@@ -45,6 +46,16 @@ def read_facts(text: str | bytes, name: str) -> dict[str, NodeFacts]:
     if not isinstance(data, dict):
         raise SpecError(f"{name} is no JSON object", remedy='give facts by rank or node name: {"0": {…}}')
     return {key: _record(NodeFacts, _FACTS, value, f"{name}: {key}") for key, value in data.items()}
+
+
+def _each_once(pairs: list[tuple[str, Any]], name: str) -> dict[str, Any]:
+    """A JSON object whose keys stand once each: of a node that stands twice, one would be taken silently."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise SpecError(f"{name}: the key {key!r} stands twice in one object", remedy="keep one")
+        found[key] = value
+    return found
 
 
 def facts_by_rank(
@@ -138,6 +149,16 @@ def _map(inner: _Reader, key_of: Callable[[str], Any] = str) -> _Reader:
     return read
 
 
+def _nics(value: Any, place: str) -> tuple[Nic, ...]:
+    nics: tuple[Nic, ...] = _list(lambda item, at: _record(Nic, _NIC, item, at))(value, place)
+    seen: dict[str, int] = {}
+    for index, nic in enumerate(nics):
+        if nic.name in seen:
+            raise SpecError(f"{place}[{index}] and [{seen[nic.name]}] are both {nic.name!r}", remedy="keep one")
+        seen[nic.name] = index
+    return nics
+
+
 def _port(value: Any, place: str) -> int:
     if type(value) is not int or not 0 < value < 65536:
         raise SpecError(f"{place}: {value!r} is no port")
@@ -176,7 +197,7 @@ _FACTS: Mapping[str, _Reader] = {
     "default_interface": _TEXT,
     "gpus": _optional(_amount),
     "gpu_vendor": _one_of("amd", "nvidia", ""),
-    "nics": _list(lambda value, place: _record(Nic, _NIC, value, place)),
+    "nics": _nics,
     "ephemeral_ports": _range,
     "listening_ports": _list(_port),
     "memory_bytes": _optional(_amount),

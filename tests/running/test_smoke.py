@@ -49,13 +49,19 @@ def test_a_stream_that_is_no_answer_is_a_failed_request(lines: list[str], proble
     assert read(*lines).problem.startswith(problem)
 
 
+def test_no_more_requests_are_told_to_run_at_a_time_than_there_are() -> None:
+    one = Answer(first_s=1, rest_s=1, tokens=2)
+    assert "4 of 4 requests good, 4 at a time" in SmokeResult(answers=[one] * 4, duration_s=1).table()
+    assert "9 of 9 requests good, 8 at a time" in SmokeResult(answers=[one] * 9, duration_s=1).table()
+
+
 def test_one_failed_request_fails_the_run_and_is_named() -> None:
     good = Answer(first_s=1, rest_s=1, tokens=2)
     bad = Answer(first_s=0, rest_s=0, tokens=0, problem="http://r/v1/completions answers 502 (no decode)")
     check(SmokeResult(answers=[good], duration_s=1))
     with pytest.raises(WorkloadError, match=r"1 of 2 smoke requests failed; the first: .*502"):
         check(SmokeResult(answers=[good, bad], duration_s=1))
-    assert "1 of 2 requests good" in SmokeResult(answers=[good, bad], duration_s=1).table()
+    assert "1 of 2 requests good, 2 at a time" in SmokeResult(answers=[good, bad], duration_s=1).table()
 
 
 def test_figures_count_good_requests_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,14 @@ def list_choice(given: Mapping[str, Any], form: str) -> int | None:
             "--recipe and --master-config both say what to run",
             remedy="use one, and give what it leaves open as options",
         )
+    from disagg_run.spec.environment import RECIPE
     from disagg_run.spec.masterconfig import read_master_config
 
+    if os.environ.get(RECIPE):
+        raise UsageError(
+            f"environment variable {RECIPE} and --master-config both say what to run",
+            remedy="use one, and give what it leaves open as options",
+        )
     config = read_master_config(Path(given["master_config"]))
     if given["entry"] is None:
         _refuse_options(given)

@@ -158,11 +158,20 @@ def _default_tp(spec: LaunchSpec, engine: Engine, row: ModelRow, role: Role) -> 
 
 
 def model_path(spec: LaunchSpec) -> str:
-    """Where the model lies on the nodes; PlanError where nothing says so."""
+    """Where the model lies on the nodes; PlanError where nothing says so, SpecError where it looks like a flag."""
     if spec.model_path:
-        return spec.model_path
+        return _no_flag(spec, "model_path", spec.model_path)
     if not spec.model_dir:
         raise PlanError(
             "neither a model path nor a model directory is given", remedy="name --model-path or --model-dir"
         )
-    return f"{spec.model_dir.rstrip('/') or ''}/{spec.model}"
+    return _no_flag(spec, "model_dir", f"{spec.model_dir.rstrip('/') or ''}/{spec.model}")
+
+
+def _no_flag(spec: LaunchSpec, asked: str, path: str) -> str:
+    if path.startswith("-"):
+        raise SpecError(
+            f"the model's path {path!r} ({spec.source(asked)}) begins with a dash, so that programs take it for a flag",
+            remedy=f"write ./{path} or the whole path",
+        )
+    return path

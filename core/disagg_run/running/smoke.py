@@ -87,12 +87,17 @@ class SmokeResult:
         for name, row in self.figures().items():
             lines.append(f"{name:<24}{row['p50']:>10.1f}{row['p90']:>10.1f}{row['p99']:>10.1f}")
         tokens_s, requests_s = self.throughput()
-        good = len(self.answers) - len(self.failed)
+        count = len(self.answers)
         lines.append(
-            f"{good} of {len(self.answers)} requests good, {CONCURRENCY} at a time, {self.duration_s:.2f} s:"
+            f"{count - len(self.failed)} of {count} requests good, {at_once(count)} at a time, {self.duration_s:.2f} s:"
             f" {tokens_s:.1f} output tokens/s, {requests_s:.2f} requests/s"
         )
         return "\n".join(lines)
+
+
+def at_once(count: int) -> int:
+    """How many of ``count`` requests are under way at one time."""
+    return min(CONCURRENCY, count)
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -105,7 +110,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 async def smoke(client: httpx.AsyncClient, where: Entrance, count: int, timeout_s: float) -> SmokeResult:
-    """Send ``count`` streamed completions, 8 at a time; each may take ``timeout_s``."""
+    """Send ``count`` streamed completions, 8 at a time at most; each may take ``timeout_s``."""
     answers: dict[int, Answer] = {}
     indexes = iter(range(count))
 
@@ -116,7 +121,7 @@ async def smoke(client: httpx.AsyncClient, where: Entrance, count: int, timeout_
             answers[index] = await _ask(client, where, prompt, timeout_s)
 
     start = time.monotonic()
-    await asyncio.gather(*(ask_on() for _ in range(min(CONCURRENCY, count))))
+    await asyncio.gather(*(ask_on() for _ in range(at_once(count))))
     return SmokeResult(answers=[answers[index] for index in range(count)], duration_s=time.monotonic() - start)
 
 

@@ -122,7 +122,7 @@ def _runs(scenarios: ConfigNode) -> Iterator[tuple[int, int, Mapping[str, Config
     if not isinstance(scenarios.value, dict) or SCENARIO not in scenarios.value:
         has = ", ".join(map(repr, scenarios.value)) if isinstance(scenarios.value, dict) else "none"
         raise scenarios.error(
-            f"there is no scenario {SCENARIO!r}, the only one that a launch follows from (it has {has})"
+            f"there is no scenario {SCENARIO!r}, the only one that a launch follows from (it has {has or 'none'})"
         )
     for run_index, run in enumerate(scenarios.below(SCENARIO).items()):
         keys = run.mapping(needed=("isl", "osl", "search-space"))
