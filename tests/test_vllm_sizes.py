@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from disagg_run import ArgText, FlagError, ParityError, RoleSpec, SpecError
-from tests.vllm_plans import contract, planned, source, value
+from disagg_run import ArgText, FlagError, ParityError, RoleSpec, SpecError, TopologyError
+from tests.engine_plans import typed
+from tests.vllm_plans import KIMI, M25, contract, planned, source, value
 
 # --- sizes -------------------------------------------------------------------------------------------------------
 
@@ -73,10 +74,52 @@ def test_ranks_that_span_nodes_and_are_several_get_both_meeting_places() -> None
         assert ("--headless" in process.argv) == (rank > 0)
 
 
+PUSH = typed("--kv-transfer-config.kv_connector", "NixlPushConnector")
+
+
 def test_pipeline_stages_are_counted_with_the_gpus() -> None:
-    process = planned(prefill=RoleSpec(tp=4, pp=2), decode=RoleSpec(tp=4, pp=2)).process("prefill-0")
+    sides: dict[str, Any] = {"prefill": RoleSpec(tp=4, pp=2), "decode": RoleSpec(tp=4)}
+    process = planned(connector="vllm-nixl", args=[PUSH], **sides).process("prefill-0")
     assert (value(process, "--tensor-parallel-size"), value(process, "--pipeline-parallel-size")) == ("4", "2")
     assert process.gpus == tuple(range(8))
+
+
+@pytest.mark.parametrize(
+    ("fields", "prefill", "decode", "told"),
+    [
+        ({}, 1, 2, "decode has 2 pipeline stages .* share MoRI-IO's handshake and notify ports.* --decode-pp 1"),
+        ({"engine_version": "0.22.1"}, 2, 2, "prefill has 2 pipeline stages .* share MoRI-IO's"),
+        ({"connector": "vllm-nixl"}, 1, 2, "decode has 2 pipeline stages .* NIXL takes KV into one alone"),
+        ({"connector": "vllm-nixl", "args": [PUSH]}, 1, 2, "decode has 2 pipeline stages"),
+        ({"connector": "vllm-nixl"}, 2, 1, "prefill has 2 pipeline stages .* or give --args '--kv-transfer-config"),
+        ({"connector": "vllm-nixl", "engine_version": "0.22.1"}, 2, 1, "from vLLM 0.26.0 on"),
+    ],
+)
+def test_pipeline_stages_between_which_kv_does_not_move_are_refused(
+    fields: dict[str, Any], prefill: int, decode: int, told: str
+) -> None:
+    with pytest.raises(TopologyError, match=told):
+        planned(prefill=RoleSpec(tp=4, pp=prefill), decode=RoleSpec(tp=4, pp=decode), **fields)
+    assert planned(prefill=RoleSpec(tp=4), decode=RoleSpec(tp=4), **fields)
+
+
+@pytest.mark.parametrize("fields", [{}, {"connector": "vllm-nixl", "engine_version": "0.28.0"}])
+def test_decode_context_parallelism_of_one_side_is_refused_where_peers_do_not_tell_it(fields: dict[str, Any]) -> None:
+    with pytest.raises(ParityError) as caught:
+        planned(decode=RoleSpec(args=[typed("-dcp", "8")]), **fields)
+    assert "decode-context-parallel is '1' for prefill-0 (the engine's own default of --" in str(caught.value)
+    assert "but '8' for decode-0 (Python --args)" in str(caught.value)
+    assert planned(args=[typed("-dcp", "8")], **fields)
+    assert planned(decode=RoleSpec(args=[typed("-dcp", "1")]), **fields)
+
+
+def test_nixl_takes_ranks_that_have_all_kv_or_their_share_of_all() -> None:
+    eight, two = [typed("-dcp", "8")], [typed("-dcp", "2")]
+    nixl: dict[str, Any] = {"connector": "vllm-nixl"}
+    assert planned(KIMI, decode=RoleSpec(args=eight), **nixl)
+    for model, args in ((KIMI, two), (M25, eight), (KIMI, [*eight, PUSH])):
+        with pytest.raises(FlagError, match=r"-dcp of prefill says .* made for '1' .* with an MLA model"):
+            planned(model, args=args, **nixl)
 
 
 def test_multi_token_prediction_is_refused_where_no_method_is_known() -> None:

@@ -11,6 +11,7 @@ from disagg_run import (
     ArgText,
     LaunchPlan,
     LaunchSpec,
+    Node,
     NodeFacts,
     ParityError,
     PortError,
@@ -22,7 +23,21 @@ from disagg_run import (
 )
 from disagg_run.spec.reading import read_spec
 from disagg_vllm import connector_moriio, connector_nixl
-from tests.vllm_plans import HOST, KIMI, M3, M25, check_sizes, contract, nic, planned, source, transfer, value, warnings
+from tests.vllm_plans import (
+    HOST,
+    KIMI,
+    M3,
+    M25,
+    check_sizes,
+    contract,
+    nic,
+    planned,
+    source,
+    spec,
+    transfer,
+    value,
+    warnings,
+)
 
 EXTRA = "kv_connector_extra_config"
 READ_MODE = "VLLM_MORIIO_CONNECTOR_READ_MODE"
@@ -146,7 +161,11 @@ def printed(launch: LaunchPlan) -> list[str]:
 
 
 def test_B13_the_router_is_ready_when_it_has_named_every_head_once() -> None:
-    launch = planned(nodes=6, prefill=RoleSpec(workers=2, tp=8, dp_attention=True), decode=RoleSpec(workers=2, tp=16))
+    sides: dict[str, Any] = {
+        "prefill": RoleSpec(workers=2, tp=8, dp_attention=True),
+        "decode": RoleSpec(workers=2, tp=16),
+    }
+    launch = planned(nodes=6, waive=["kv-reach"], **sides)
     assert printed(launch) == [
         "Add Prefill [HTTP:10.0.0.1:2584,",
         "Add Prefill [HTTP:10.0.0.2:2584,",
@@ -242,13 +261,24 @@ def test_data_parallel_ranks_over_nodes_are_refused_for_a_router_that_cannot_rea
         planned(nodes=4, prefill=side, decode=side)
 
 
-def test_a_worker_over_nodes_is_planned_with_a_warning_of_what_moriio_cannot_reach() -> None:
-    launch = planned(nodes=4, prefill=RoleSpec(tp=16), decode=RoleSpec(tp=16))
-    assert len([text for text in warnings(launch) if "worker lies on 2 nodes" in text]) == 2
+def test_a_worker_over_nodes_is_refused_since_moriio_does_not_reach_its_kv() -> None:
+    sides: dict[str, Any] = {"nodes": 4, "prefill": RoleSpec(tp=16), "decode": RoleSpec(tp=16)}
+    with pytest.raises(TopologyError, match=r"a prefill worker lies on 2 nodes.*--waive kv-reach"):
+        planned(**sides)
+    launch = planned(waive=["kv-reach"], **sides)
+    assert [each.source for each in launch.waived] == ["kv-reach"]
     head, follower = launch.process("decode-0"), launch.process("decode-0.1")
     assert head.ports["handshake"] == follower.ports["handshake"]
     assert transfer(head) == transfer(follower)
-    assert warnings(planned(nodes=4, connector="vllm-nixl", prefill=RoleSpec(tp=16), decode=RoleSpec(tp=16))) == []
+    assert warnings(planned(connector="vllm-nixl", **sides)) == []
+
+
+def test_addresses_at_which_moriio_cannot_register_are_refused() -> None:
+    asked = attrs.evolve(spec(), nodes=[Node(address=f"fd00::{number}") for number in (1, 2)])
+    with pytest.raises(TopologyError, match=r"prefill-0 has the IPv6 address 'fd00::1' .*IPv4.*--waive kv-reach"):
+        plan(asked, host=HOST)
+    assert plan(attrs.evolve(asked, waive=["kv-reach"]), host=HOST).waived
+    assert not plan(attrs.evolve(asked, connector="vllm-nixl"), host=HOST).waived
 
 
 @pytest.mark.parametrize(

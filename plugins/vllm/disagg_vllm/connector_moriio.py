@@ -24,13 +24,16 @@ from disagg_run.sources import Source
 from disagg_vllm import discovery, meaning, models, parallel, rdma, settings, ucx
 from disagg_vllm.devices import device
 from disagg_vllm.moriio_keys import KEYS_SINCE, VARIABLES, later_keys, tuning, tuning_variables
-from disagg_vllm.transfer import CONFIG, EXTRA, config_flag
+from disagg_vllm.transfer import CONFIG, EXTRA, config_flag, refused_flags
 
 NAME = discovery.NAME
 
 HANDSHAKE_PORT = 6301
 #: Above the usual ephemeral range.
 NOTIFY_PORT = 61005
+
+#: Name of the check that an expert waives to plan for servers whose KV MoRI-IO does not reach everywhere.
+REACH = "kv-reach"
 
 #: Queues of the public recipes: deep enough for the KV of long prompts.
 QUEUES = {
@@ -65,7 +68,7 @@ def unequal_problem(ctx: RankContext, prefill: int, decode: int) -> str:
     return f"it is not known whether MoRI-IO can move the KV of {ctx.model.name!r} between them"
 
 
-_WHY = "the router drops a server whose mode is another"
+_MODE = "the router drops a server whose mode is another"
 PARITY = (
     parallel.shared_tensor_parallel(unequal_problem),
     SharedValue(
@@ -73,10 +76,11 @@ PARITY = (
         flag=CONFIG,
         key=(EXTRA, "read_mode"),
         meaning=meaning.reads,
-        why=_WHY,
+        why=_MODE,
         versions=">=0.23",
     ),
-    SharedValue(name="transfer-mode", env=VARIABLES["read_mode"], meaning=meaning.reads, why=_WHY, versions="<0.23"),
+    SharedValue(name="transfer-mode", env=VARIABLES["read_mode"], meaning=meaning.reads, why=_MODE, versions="<0.23"),
+    parallel.shared_context_parallel(),
     SharedValue(
         name="transfer-backend",
         flag=CONFIG,
@@ -96,7 +100,10 @@ def disagg_plugin() -> Extension:
         engines=("vllm-disagg",),
         settings=settings.MORIIO,
         parity=PARITY,
-        waivable={discovery.REGISTRATIONS: "serving before the router has named every server"},
+        waivable={
+            discovery.REGISTRATIONS: "serving before the router has named every server",
+            REACH: "workers over several nodes and IPv6 addresses, where MoRI-IO does not reach all KV",
+        },
     )
 
 
@@ -118,11 +125,12 @@ def disagg_args(ctx: ProcessContext) -> Iterable[Flag]:
         return discovery.router_flags(ctx)
     check_vendor(ctx, NAME, needed="amd", found=device(ctx), remedy="use --connector vllm-nixl")
     check_sizes(ctx)
+    check_reach(ctx)
     check_devices(ctx)
     if ctx.setting("moriio_backend") != "xgmi":
         remedy = "let both use one device by --ib-devices NAME, or carry KV by --set moriio_backend=xgmi"
         check_meeting(ctx, rdma.devices(ctx)[0], remedy=remedy)
-    return [transfer_config(ctx)]
+    return [transfer_config(ctx), *refused_flags(ctx)]
 
 
 @hookimpl
@@ -187,7 +195,7 @@ def transfer_config(ctx: ProcessContext) -> Flag:
         held=_held(ctx),
         unread=[f"{EXTRA}.{key}" for key in later_keys(ctx)],
     )
-    return attrs.evolve(config, remark=reach_remark(ctx), per_node=(f"{EXTRA}.host_ip", "engine_id"))
+    return attrs.evolve(config, per_node=(f"{EXTRA}.host_ip", "engine_id"))
 
 
 def _held(ctx: ProcessContext) -> dict[str, str]:
@@ -229,25 +237,35 @@ def _check_backend(ctx: ProcessContext) -> None:
         )
 
 
-def reach_remark(ctx: ProcessContext) -> str:
-    """What to know of a server whose KV cannot be reached everywhere; "" = nothing. Sources of 0.32.0."""
+def check_reach(ctx: ProcessContext) -> None:
+    """Refuse servers whose KV cannot be reached everywhere, with TopologyError. Sources of 0.32.0."""
+    if REACH in ctx.spec.waive:
+        return
+    through = f"let it through with --waive {REACH}"
     if parallel.spans_replica(ctx):
-        return (
+        raise TopologyError(
             f"a {ctx.process.role} worker lies on {ctx.process.node_count} nodes, but MoRI-IO asks for the KV of all"
-            " its ranks at the address of the first: transfers from and to the others fail. Use workers of one node, or"
-            " --connector vllm-nixl"
+            " its ranks at the address of the first: transfers from and to the others fail",
+            remedy=f"use workers of one node or --connector vllm-nixl, or {through}",
         )
     if ":" in ctx.node.address:
-        return (
-            "nodes have IPv6 addresses, but MoRI-IO's registration with the router opens IPv4 sockets only: give IPv4"
-            " addresses, or use --connector vllm-nixl"
+        raise TopologyError(
+            f"the node of {ctx.process.name} has the IPv6 address {ctx.node.address!r} ({ctx.spec.source('nodes')}),"
+            " but MoRI-IO's registration with the router opens IPv4 sockets only",
+            remedy=f"give IPv4 addresses, use --connector vllm-nixl, or {through}",
         )
-    return ""
 
 
 def check_sizes(ctx: ProcessContext) -> None:
     """Refuse sizes with which ranks take each other's ports, or cannot find their peer, with TopologyError."""
     role, size = ctx.process.role, parallel.sizes(ctx.role_spec)
+    if size.pp > 1:
+        raise TopologyError(
+            f"{role} has {size.pp} pipeline stages ({ctx.spec.source(f'{role}.pp')}), and those of one tensor-parallel"
+            " rank share MoRI-IO's handshake and notify ports, which are base + data-parallel rank + tensor-parallel"
+            " rank",
+            remedy=f"use --{role}-pp 1 with a larger --{role}-tp",
+        )
     if size.dp > 1 and size.tp > 1:
         raise TopologyError(
             f"{role}: {size.dp} data-parallel ranks of {size.tp} GPUs each share MoRI-IO's handshake and notify ports,"

@@ -9,17 +9,26 @@ import attrs
 
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import Extension, SharedValue
+from disagg_run.errors import TopologyError
 from disagg_run.hookspecs import hookimpl
+from disagg_run.option_flags import implied_flag
 from disagg_run.records import FIXED, ContainerNeeds, EnvSetting, Flag, Listener, ServiceProcess
+from disagg_run.releases import at_least
 from disagg_run.sources import Layer, Source
-from disagg_vllm import devices, meaning, models, parallel, rdma, router, settings, ucx
-from disagg_vllm.transfer import CONFIG, EXTRA, config_flag
+from disagg_vllm import asked, devices, meaning, models, parallel, rdma, router, settings, ucx
+from disagg_vllm.transfer import CONFIG, EXTRA, config_flag, refused_flags
 
 NAME = "vllm-nixl"
 
+#: First release looked at whose peers tell each other their context parallelism (0.28.0 does not).
+TELLS_CONTEXT_PARALLEL = "0.30"
+#: First release looked at whose servers can push KV of several pipeline stages (0.22.1 has neither).
+PUSHES_STAGES = "0.26"
+_PUSH = "NixlPushConnector"
+
 #: What else does the same: NIXL's own ways to move KV, NIXL beside a cache, and the one role of older recipes.
 AGREEING = {
-    "kv_connector": ("NixlPullConnector", "NixlPushConnector", "MultiConnector"),
+    "kv_connector": ("NixlPullConnector", _PUSH, "MultiConnector"),
     "kv_role": ("kv_both",),
 }
 
@@ -44,6 +53,8 @@ def unequal_problem(ctx: RankContext, prefill: int, decode: int) -> str:
 #: sources of 0.32.0), and what they take for granted. Version and model are one for the whole plan.
 PARITY = (
     parallel.shared_tensor_parallel(unequal_problem),
+    # Later, what each role may have is held in context_parallel().
+    parallel.shared_context_parallel(versions=f"<{TELLS_CONTEXT_PARALLEL}"),
     SharedValue(
         name="nixl-transfer-mode",
         flag=CONFIG,
@@ -92,7 +103,8 @@ def disagg_readiness(ctx: ProcessContext) -> Iterable[Listener]:
 def disagg_args(ctx: ProcessContext) -> Iterable[Flag]:
     if ctx.process.kind == "router":
         return router.told_workers(ctx)
-    return [transfer_config(ctx)]
+    check_stages(ctx)
+    return [transfer_config(ctx), *context_parallel(ctx), *refused_flags(ctx)]
 
 
 @hookimpl
@@ -142,6 +154,37 @@ def transfer_config(ctx: ProcessContext) -> Flag:
     held = {"engine_id": FIXED} if ctx.shares_node else {}
     config = config_flag(ctx, NAME, "NixlConnector", leaves, sources=sources, held=held)
     return attrs.evolve(config, leaf_agreeing=AGREEING, per_node=("engine_id",))
+
+
+def context_parallel(ctx: ProcessContext) -> Iterator[Flag]:
+    """What decode context parallelism a server may have (``VllmConfig``, ``nixl/connector.py`` of 0.30.0 and 0.32.0).
+
+    Each rank has all of the KV, or its share among all ranks, which is for MLA models and where decode fetches KV.
+    """
+    if not at_least(ctx.engine_version, TELLS_CONTEXT_PARALLEL):
+        return
+    row = models.body(ctx)
+    shared = (row.mla or not row.kv_heads) and not asked.mentions(ctx, _PUSH)
+    sizes = (str(parallel.sizes(ctx.role_spec).tp),) if shared else ()
+    why = "over NIXL it is 1 or, with an MLA model whose KV decode fetches, the tensor-parallel size"
+    yield implied_flag(parallel.CONTEXT_PARALLEL, 1, option=FIXED, why=why, agreeing=sizes)
+
+
+def check_stages(ctx: ProcessContext) -> None:
+    """Refuse pipeline stages whose KV does not move, with TopologyError (``nixl/base_worker.py``)."""
+    role, stages = ctx.process.role, ctx.role_spec.pp
+    if stages < 2:
+        return
+    pushes = at_least(ctx.engine_version, PUSHES_STAGES)
+    if role == "prefill" and pushes and asked.mentions(ctx, _PUSH):
+        return
+    problem = f"only {_PUSH} sends the KV of several, from vLLM {PUSHES_STAGES}.0 on"
+    by_push = f", or give --args '{CONFIG}.kv_connector {_PUSH}'" if role == "prefill" and pushes else ""
+    raise TopologyError(
+        f"{role} has {stages} pipeline stages ({ctx.spec.source(f'{role}.pp')}), but"
+        f" {problem if role == 'prefill' else 'NIXL takes KV into one alone'}",
+        remedy=f"use --{role}-pp 1 with a larger --{role}-tp{by_push}",
+    )
 
 
 def environment(ctx: ProcessContext) -> Iterator[EnvSetting]:

@@ -25,7 +25,7 @@ from disagg_run.hookspecs import hookimpl
 from disagg_run.records import FIXED, Command, ContainerNeeds, Flag, Mount, ServiceProcess, Simulation, flag
 from disagg_run.sources import Source
 from disagg_vllm import models, parallel, rdma, router, settings
-from disagg_vllm.transfer import CONFIG, EXTRA, config_flag
+from disagg_vllm.transfer import CONFIG, EXTRA, config_flag, refused_flags
 
 NAME = "vllm-shared-storage"
 
@@ -44,6 +44,7 @@ for name in os.listdir(place):
 """.strip()
 
 PARITY = (
+    parallel.shared_context_parallel(),
     SharedValue(
         name="shared-storage-path",
         flag=CONFIG,
@@ -75,7 +76,8 @@ def disagg_args(ctx: ProcessContext) -> Iterable[Flag]:
     if ctx.process.kind == "router":
         return router.told_workers(ctx)
     check(ctx)
-    return [transfer_config(ctx), flag("--no-enable-prefix-caching", option=FIXED)]
+    refused = refused_flags(ctx, until="0.32")
+    return [transfer_config(ctx), flag("--no-enable-prefix-caching", option=FIXED), *refused]
 
 
 @hookimpl

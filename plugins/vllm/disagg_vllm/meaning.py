@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-_DTYPES = {"half": "float16", "float": "float32"}
-
-
-def number_format(value: Any) -> Any:
-    """A ``--dtype``: two of them have two names (``_STR_DTYPE_TO_TORCH_DTYPE``)."""
-    return _DTYPES.get(value, value)
-
 
 def attention_backend(value: Any) -> Any:
     """An ``--attention-backend``, in any letter case; ``auto`` is none (``AttentionConfig``)."""
@@ -31,12 +24,6 @@ def switch_on(value: Any) -> bool:
 def kv_cache_layout(value: Any) -> Any:
     """``VLLM_KV_CACHE_LAYOUT``: the two names of older releases are names of today's layouts (0.32.0)."""
     return {"NHD": "LBNHC", "HND": "LBHNC"}.get(value, value)
-
-
-def context_parallel_size(value: Any) -> int | str:
-    """A ``--decode-context-parallel-size``: 1 where none is given."""
-    text = str(value or 1)
-    return int(text) if text.isdecimal() else text
 
 
 def reads(value: Any) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import attrs
 
+from disagg_run import value_meanings
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.declarations import SharedValue
 from disagg_run.errors import TopologyError
@@ -15,6 +16,8 @@ from disagg_run.spec.model import Role, RoleSpec
 
 #: Setting by which each node of a worker serves its own data-parallel ranks.
 HYBRID = "dp_hybrid"
+
+CONTEXT_PARALLEL = "--decode-context-parallel-size"
 
 
 @attrs.frozen(kw_only=True)
@@ -88,3 +91,17 @@ def shared_tensor_parallel(problem: Callable[[RankContext, int, int], str]) -> S
         return (size if why(ctx) else None), source
 
     return SharedValue(name="attention-tp", computed=tensor_parallel_size, why=why)
+
+
+def shared_context_parallel(versions: str = "") -> SharedValue:
+    """The decode context parallelism of prefill and decode, for a connector whose peers do not tell it each other.
+
+    ``versions``: of the engine, where they do not.
+    """
+    return SharedValue(
+        name="decode-context-parallel",
+        flag=CONTEXT_PARALLEL,
+        meaning=value_meanings.size,
+        why="each rank has another part of the KV",
+        versions=versions,
+    )

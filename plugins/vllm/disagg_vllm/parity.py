@@ -6,6 +6,7 @@ Flags and variables are those of the sources of 0.14.1 to 0.32.0 (wheels vllm-cp
 from __future__ import annotations
 
 from disagg_run.declarations import SharedValue
+from disagg_run.value_meanings import number_format
 from disagg_vllm import meaning
 
 _LAYOUT = "it fixes how KV lies in memory"
@@ -15,7 +16,7 @@ _DRAFT = "the draft's KV moves along"
 ENGINE = (
     SharedValue(name="block-size", flag="--block-size", why="KV moves block by block"),
     SharedValue(name="kv-cache-dtype", flag="--kv-cache-dtype", why="KV is moved as it lies in memory"),
-    SharedValue(name="dtype", flag="--dtype", meaning=meaning.number_format, why="KV is moved as it lies in memory"),
+    SharedValue(name="dtype", flag="--dtype", meaning=number_format, why="KV is moved as it lies in memory"),
     SharedValue(name="attention-backend", flag="--attention-backend", meaning=meaning.attention_backend, why=_LAYOUT),
     # The same by its other door, which the engine refuses beside the first.
     SharedValue(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from disagg_run.simulation.process import Died
+from disagg_run.value_meanings import number_format, size
 from disagg_vllm import meaning
 
 #: First release looked at whose NIXL peers tell each other their decode context parallelism.
@@ -34,7 +35,7 @@ def agreement(
     speculation = _speculation(args)
     found: dict[str, Any] = {
         "kv_cache_dtype": args.kv_cache_dtype,
-        "dtype": meaning.number_format(args.dtype),
+        "dtype": number_format(args.dtype),
         "attention_backend": _attention_backend(args),
         **{name: means(environ.get(name)) for name, means in _LAYOUTS.items()},
     }
@@ -43,7 +44,7 @@ def agreement(
     else:
         found["speculation"] = speculation.get("method") if speculation else None
     if family != "nixl" or version < NIXL_TELLS_DCP:
-        found["decode_context_parallel_size"] = meaning.context_parallel_size(args.decode_context_parallel_size)
+        found["decode_context_parallel_size"] = size(args.decode_context_parallel_size)
     return found
 
 
