@@ -191,6 +191,13 @@ def test_words_that_agree_with_the_plan_or_that_it_does_not_speak_of_are_taken(
     assert set(words.split()) <= set(argv)
 
 
+def test_a_word_by_hand_stands_in_the_place_of_what_the_master_is_always_told() -> None:
+    words = ("--enable_metric_reporting=false", "--http_metadata_server_host", "10.0.0.1")
+    argv = given("mooncake-master", *words, **STORE).process("mooncake-master").argv
+    about = [word for word in argv if "metric_reporting" in word or "server_host" in word]
+    assert about == ["--enable_metric_reporting=false", "--http_metadata_server_host=10.0.0.1"]
+
+
 def test_a_word_joined_by_equals_reaches_the_store_s_master_joined() -> None:
     # mooncake_master 0.3.13 takes "--enable_disk_eviction false" for true and a further word.
     argv = given("mooncake-master", "--enable_disk_eviction=false", "--eviction_ratio", "0.1", **STORE)

@@ -115,6 +115,18 @@ def test_B77_each_server_gives_the_store_its_own_address() -> None:
         assert config["device_name"] == "rdma0,rdma1"
 
 
+def test_what_the_store_is_always_told_has_a_source() -> None:
+    launch = contract(**STORE)
+    told = {
+        "--enable_http_metadata_server": "true",
+        "--enable_metric_reporting": "true",
+        "--http_metadata_server_host": "0.0.0.0",
+    }
+    for name, text in told.items():
+        assert f"{name}={text}" in launch.process("mooncake-master").argv
+        assert source(launch, "mooncake-master", f"argv/{name}") == "engine default (plugin sglang-disagg)"
+
+
 def test_ports_of_the_store_are_told_to_all_who_use_them() -> None:
     named = {"MC_MASTER_PORT": "20050", "MC_METADATA_PORT": "20080", "MC_METRICS_PORT": "20090"}
     launch = contract(**STORE, **named, MC_PROTOCOL="rdma", MC_GLOBAL_SEG="128gb")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -111,17 +111,18 @@ def json_leaf(value: Any, keys: Iterable[str]) -> Any:
     return value
 
 
-def render(merged: Iterable[MergedFlag]) -> tuple[str, ...]:
+def render(merged: Iterable[MergedFlag], joined: Collection[str] = ()) -> tuple[str, ...]:
     """The argv words of a command's flags.
 
-    A single value that begins with a dash is joined to its flag by ``=``, so that no parser takes it for a flag.
+    A single value is joined to its flag by ``=`` where the flag is one of ``joined``, or where the value begins with a
+    dash, so that no parser takes it for a flag.
     """
-    return tuple(word for flag in merged for word in _words(flag))
+    return tuple(word for flag in merged for word in _words(flag, joined))
 
 
-def _words(flag: MergedFlag) -> tuple[str, ...]:
+def _words(flag: MergedFlag, joined: Collection[str]) -> tuple[str, ...]:
     if flag.json is not None:
         return flag.name, json_text(flag.json)
-    if len(flag.values) == 1 and flag.values[0].startswith("-"):
+    if len(flag.values) == 1 and (flag.name in joined or flag.values[0].startswith("-")):
         return (f"{flag.name}={flag.values[0]}",)
     return (flag.name, *flag.values)

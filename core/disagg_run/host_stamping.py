@@ -68,6 +68,7 @@ class Stamp:
             leaf_agreeing=flag.leaf_agreeing,
             contrary=flag.contrary,
             implied=flag.implied,
+            joined=flag.joined,
             per_node=flag.per_node,
         )
 

@@ -57,6 +57,8 @@ class Flag:
     #: Whether the program does so without being told: left out of the command, the flag only says what one by hand must
     #: agree with. A switch that is implied is off.
     implied: bool = attrs.field(default=False, kw_only=True)
+    #: Whether name and value are one word: many parsers take ``--x false`` for ``--x`` and a further word.
+    joined: bool = attrs.field(default=False, kw_only=True)
     #: What of it is the node's own, such as its address: leaves of ``json`` by dotted key, given here or not; "" = the
     #: value itself. One value that a user gives for processes of several nodes is refused.
     per_node: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, kw_only=True)

@@ -13,6 +13,7 @@ from disagg_run.declarations import Engine
 from disagg_run.flags import MergedFlag, check_flags, merge_flags, render, split_words
 from disagg_run.gpus import shows_no_gpus
 from disagg_run.host import Selection
+from disagg_run.planning.alike_keys import check_alike
 from disagg_run.planning.environment import MergedEnv, merge_env
 from disagg_run.planning.owned import check_owned, check_owned_env
 from disagg_run.planning.provenance import Provenance
@@ -77,6 +78,7 @@ def build_command(
         each for each in command.flags if not each.option and (each.source or CORE_DEFAULT).layer >= Layer.CONTRACT
     ]
     check_owned(planned, (*texts, *further), merged, program.catalogue, ctx)
+    check_alike(planned, selection.parity, merged, program.catalogue, ctx.process.role or name)
     check_asked_flags(merged, ctx)
     warnings = tuple(dict.fromkeys(flag.remark for flag in flags if flag.remark))
     warnings += check_flags(
@@ -90,7 +92,7 @@ def build_command(
     return BuiltCommand(
         program=command.program,
         flags=merged,
-        argv=(*command.program, *render(merged)),
+        argv=(*command.program, *render(merged, {each.name for each in flags if each.joined})),
         image=command.image,
         warnings=warnings,
         per_node=tuple(

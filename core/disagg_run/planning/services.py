@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
 from disagg_run.context import Process, RankContext
 from disagg_run.errors import PluginError
-from disagg_run.flags import MergedFlag, merge_flags, render, split_words
+from disagg_run.flags import merge_flags, render, split_words
 from disagg_run.host import Selection
 from disagg_run.planning.assembly import ProcessDraft
 from disagg_run.planning.commands import asked_args, checked_env, flag_provenance
@@ -18,7 +18,7 @@ from disagg_run.planning.owned import check_owned
 from disagg_run.planning.readiness import check_told_ports
 from disagg_run.planning.secret_values import check_asked_flags
 from disagg_run.planning.simulated import stand_in_exec
-from disagg_run.records import ServiceProcess
+from disagg_run.records import Flag, ServiceProcess
 from disagg_run.spec.model import ArgText
 
 _PORT = re.compile(r"\{port:([a-z0-9_-]+)\}")
@@ -70,7 +70,7 @@ def finish_service(
     env = checked_env(record.env, ctx)
     check_told_ports(record.listeners, ports, merged, env, None, draft.name)
     program = _filled(record.command.program, ports, draft)
-    argv = (*program, *_as_typed(merged, words))
+    argv = (*program, *render(merged, _joined(planned, words)))
     return ProcessDraft(
         process=process,
         argv=argv,
@@ -85,17 +85,14 @@ def finish_service(
     )
 
 
-def _as_typed(merged: Iterable[MergedFlag], asked: Iterable[ArgText]) -> Iterator[str]:
-    """The flags' words, those that a user joined by ``=`` still so: without a catalogue, nobody knows what is a switch.
+def _joined(planned: Iterable[Flag], asked: Iterable[ArgText]) -> set[str]:
+    """The flags that stand in one word with their value, as planned or as a user typed them.
 
-    Many parsers take ``--x false`` for ``--x`` and a further word.
+    Without a catalogue nobody knows what is a switch, and many parsers take ``--x false`` for ``--x`` and a further
+    word.
     """
-    joined = {word.partition("=")[0] for text in asked for word in text.words if word.startswith("-") and "=" in word}
-    for flag in merged:
-        if flag.name in joined and len(flag.values) == 1:
-            yield f"{flag.name}={flag.values[0]}"
-        else:
-            yield from render((flag,))
+    typed = {word.partition("=")[0] for text in asked for word in text.words if word.startswith("-") and "=" in word}
+    return typed | {flag.name for flag in planned if flag.joined}
 
 
 def _filled(words: Iterable[str], ports: Mapping[str, int], draft: ServiceDraft) -> tuple[str, ...]:

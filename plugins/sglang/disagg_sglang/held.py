@@ -158,8 +158,8 @@ def master_flags(address: str, told: Iterable[Flag]) -> Iterator[Flag]:
     """
     hosts = [implied_flag(name, "0.0.0.0", option=FIXED, agreeing=(address,)) for name in _MASTER_HOSTS]
     yield from (*_MASTER, *hosts)
-    for each in (*told, *_MASTER, *hosts):
-        plain = each.name.lstrip("-")
+    for name in dict.fromkeys(each.name for each in (*told, *_MASTER, *hosts)):
+        plain = name.lstrip("-")
         dashes = plain.replace("_", "-")
-        for other in sorted({f"-{plain}", f"-{dashes}", f"--{dashes}"} - {each.name}):
-            yield never_flag(other, f"it is {each.name}: write it so")
+        for other in sorted({f"-{plain}", f"-{dashes}", f"--{dashes}"} - {name}):
+            yield never_flag(other, f"it is {name}: write it so")

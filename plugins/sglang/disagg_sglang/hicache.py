@@ -164,6 +164,17 @@ _UNREAD = tuple(
 )
 
 
+#: Of its metadata server and its metrics. Booleans of its parser have their value in the same word.
+_ALWAYS = tuple(
+    Flag(name, (value,), joined=True)
+    for name, value in (
+        ("--enable_http_metadata_server", "true"),
+        ("--enable_metric_reporting", "true"),
+        ("--http_metadata_server_host", "0.0.0.0"),
+    )
+)
+
+
 def services(ctx: RankContext) -> Iterator[ServiceProcess]:
     """The Mooncake master, on rank 0, before any server starts.
 
@@ -176,14 +187,8 @@ def services(ctx: RankContext) -> Iterator[ServiceProcess]:
             f"the store's master would be on rank 0 ({ctx.node.address}), but mooncake_master serves HTTP by IPv4 only",
             remedy="name the nodes by IPv4 addresses, or leave hicache_storage_backend out",
         )
-    # Booleans of its parser have their value in the same word.
-    program = (
-        "mooncake_master",
-        "--enable_http_metadata_server=true",
-        "--enable_metric_reporting=true",
-        "--http_metadata_server_host=0.0.0.0",
-    )
     flags = (
+        *_ALWAYS,
         _port(ctx, "--http_metadata_server_port", "metadata", "mc_metadata_port"),
         _port(ctx, "--rpc_port", "rpc", "mc_master_port"),
         _given(ctx, "--rpc_thread_num", "mc_master_threads", 64),
@@ -196,7 +201,7 @@ def services(ctx: RankContext) -> Iterator[ServiceProcess]:
     yield ServiceProcess(
         name=MASTER,
         kind="service",
-        command=Command(program=program, flags=(*flags, *held.master_flags(ctx.node.address, flags))),
+        command=Command(program=("mooncake_master",), flags=(*flags, *held.master_flags(ctx.node.address, flags))),
         listeners=(
             settable(ctx, "rpc", "mc_master_port", MASTER_PORT, role="prefill", probe=answers),
             settable(ctx, "metadata", "mc_metadata_port", METADATA_PORT, role="prefill", probe=health),
