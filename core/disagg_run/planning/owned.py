@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from disagg_run.catalogue import Catalogue
 from disagg_run.context import ProcessContext
 from disagg_run.errors import FlagError, SpecError
+from disagg_run.flag_claims import dotted_key
 from disagg_run.flag_meaning import says, words_meaning
 from disagg_run.flags import MergedFlag, json_leaf
+from disagg_run.planning.alike_keys import spelled_alike
 from disagg_run.planning.environment import MergedEnv
 from disagg_run.planning.secret_values import A_SECRET, hidden
 from disagg_run.records import EnvSetting, Flag
@@ -145,21 +147,13 @@ def _check_leaves(own: Flag, given: MergedFlag, ctx: ProcessContext) -> None:
                 f" ({own.leaf_sources.get(path, own.source) or CORE_DEFAULT})",
                 remedy=_instead(option, value),
             )
-        for other in _spelled_alike(given.json, keys):
+        for alike in spelled_alike(given.json, tuple(keys)):
+            other = dotted_key(alike)
             raise FlagError(
                 f"{other!r} of {given.name} of {process} ({_leaf_source(given, other)}) is another key than {path!r},"
                 " which the plan sets",
                 remedy=_instead(option),
             )
-
-
-def _spelled_alike(value: Any, keys: list[str]) -> Iterator[str]:
-    """Paths beside that of ``keys`` whose last key differs in dashes and letter case only."""
-    *above, last = keys
-    siblings = json_leaf(value, above)
-    for key in siblings if isinstance(siblings, Mapping) else ():
-        if key != last and key.replace("-", "_").lower() == last.replace("-", "_").lower():
-            yield ".".join((*above, key))
 
 
 def _leaf_source(flag: MergedFlag, path: str) -> Source:

@@ -26,6 +26,7 @@ from disagg_run.planning.services import ServiceDraft, collect_services, finish_
 from disagg_run.planning.simulated import check_targets, stand_in_exec
 from disagg_run.planning.tested import untested_remark
 from disagg_run.planning.waivers import Waived, check_names, explain, idle_warnings
+from disagg_run.planning.word_sizes import check_words
 from disagg_run.ports import Allocation, PortRequest, allocate
 from disagg_run.records import Listener
 from disagg_run.spec.model import ROLES, LaunchSpec
@@ -195,6 +196,8 @@ class _Planning:
                 ports = allocation.ports.get(process.name, {})
                 ctx = process_context(rank, process, ports)
                 processes.append(self._process(ctx, listeners[process.name]))
+            for each in processes:
+                check_words(each)
             check_apart([each.seen for each in processes if each.seen is not None], rank)
             drafts.append(RankDraft(context=rank, processes=tuple(processes)))
         return drafts
