@@ -191,6 +191,21 @@ def test_words_that_agree_with_the_plan_or_that_it_does_not_speak_of_are_taken(
     assert set(words.split()) <= set(argv)
 
 
+@pytest.mark.parametrize("words", ["--tp 8", "--tp=8", "--tensor 8", "--tp 08"])
+def test_the_beginning_of_a_name_that_says_what_the_plan_says_adds_nothing(words: str) -> None:
+    made = given("prefill", *words.split()).process("prefill-0")
+    assert made.argv == planned().process("prefill-0").argv
+
+
+def test_the_beginning_of_a_name_that_says_otherwise_or_fits_two_flags_is_refused() -> None:
+    with pytest.raises(FlagError, match=r"--tp of prefill says '4' .* made for '8' .*use --prefill-tp 4 in its place"):
+        given("prefill", "--tp", "4")
+    with pytest.raises(FlagError, match="has no flag '--pp'"):  # --pp-size and --pp-async-batch-depth
+        given("prefill", "--pp", "1")
+    with pytest.raises(FlagError, match="has no flag '--context'"):  # the plan says none
+        given("prefill", "--context", "4096")
+
+
 def test_a_word_by_hand_stands_in_the_place_of_what_the_master_is_always_told() -> None:
     words = ("--enable_metric_reporting=false", "--http_metadata_server_host", "10.0.0.1")
     argv = given("mooncake-master", *words, **STORE).process("mooncake-master").argv

@@ -15,9 +15,10 @@ from disagg_run.gpus import shows_no_gpus
 from disagg_run.host import Selection
 from disagg_run.planning.alike_keys import check_alike
 from disagg_run.planning.environment import MergedEnv, merge_env
-from disagg_run.planning.owned import check_owned, check_owned_env
+from disagg_run.planning.owned import check_owned, check_owned_env, without_repeats
 from disagg_run.planning.provenance import Provenance
 from disagg_run.planning.secret_values import check_asked_env, check_asked_flags
+from disagg_run.planning.setting_bounds import check_setting_bounds
 from disagg_run.records import Command, EnvSetting, Flag
 from disagg_run.sources import CORE_DEFAULT, Layer
 from disagg_run.spec.model import ArgText, ProcessSpec
@@ -78,8 +79,11 @@ def build_command(
         each for each in command.flags if not each.option and (each.source or CORE_DEFAULT).layer >= Layer.CONTRACT
     ]
     check_owned(planned, (*texts, *further), merged, program.catalogue, ctx)
+    merged = without_repeats(planned, merged, program.catalogue)
     check_alike(planned, selection.parity, merged, program.catalogue, ctx.process.role or name)
     check_asked_flags(merged, ctx)
+    if ctx.process.role is not None:
+        check_setting_bounds(selection.settings.values(), merged, program.catalogue, ctx.process.role)
     warnings = tuple(dict.fromkeys(flag.remark for flag in flags if flag.remark))
     warnings += check_flags(
         merged,

@@ -50,6 +50,22 @@ def check_owned(
             _check_leaves(flag, given, ctx)
 
 
+def without_repeats(
+    planned: Iterable[Flag], merged: tuple[MergedFlag, ...], catalogue: Catalogue | None
+) -> tuple[MergedFlag, ...]:
+    """The flags without those that say by the beginning of a name, ``--tp``, just what a ``planned`` one says."""
+    if catalogue is None or all(catalogue.lookup(given.name) is not None for given in merged):
+        return merged
+    owned = {_identity(flag.name, catalogue): flag for flag in planned if flag.option and flag.values}
+
+    def repeats(given: MergedFlag) -> bool:
+        own = owned.get(_read_as(given.name, catalogue)) if catalogue.lookup(given.name) is None else None
+        spec = catalogue.lookup(own.name) if own else None
+        return own is not None and bool(words_meaning(given.values, spec) == words_meaning(own.values, spec))
+
+    return tuple(given for given in merged if not repeats(given))
+
+
 def check_owned_env(planned: Iterable[EnvSetting], env: MergedEnv, ctx: ProcessContext) -> None:
     """Hold a process's environment against the ``planned`` variables that follow from the plan.
 
