@@ -38,6 +38,8 @@ class Setting:
     #: Least and greatest value of an ``int`` or ``float``, in its own unit; None = no bound.
     minimum: float | None = None
     maximum: float | None = None
+    #: The servers' flag that it becomes, to which the bounds apply too where a user gives that by hand; "" = none.
+    flag: str = ""
 
 
 @attrs.frozen(kw_only=True)

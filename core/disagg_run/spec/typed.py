@@ -7,7 +7,6 @@ command line, a run file or a variable has its types and bounds already.
 from __future__ import annotations
 
 import collections.abc
-import functools
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -35,7 +34,9 @@ def check_most(spec: LaunchSpec) -> None:
         if option.maximum is None:
             continue
         for path in option.fields:
-            value = functools.reduce(getattr, path, spec)
+            value: Any = spec
+            for part in path:
+                value = getattr(value, part)
             if value is not None and value > option.maximum:
                 name = ".".join(path)
                 raise SpecError(f"{name} is {value} ({spec.source(name)}), too large: at most {option.maximum:g}")

@@ -32,6 +32,7 @@ ENGINE = (
         summary="share of each GPU's memory that the engine may use, 0 to 1",
         env={"MEM_FRAC_STATIC": None},
         unset_values=("0.85",),
+        flag="--gpu-memory-utilization",
         minimum=0,
         maximum=1,
     ),
@@ -49,6 +50,7 @@ ENGINE = (
         summary="tokens in one block of the KV cache",
         env={"BLOCK_SIZE": None},
         unset_values=("16",),
+        flag="--block-size",
         minimum=1,
     ),
     Setting(
@@ -57,6 +59,7 @@ ENGINE = (
         summary="requests in one batch; the variable sizes decode only where no concurrency is given",
         env={"MAX_NUM_SEQS": None},
         unset_values=("256",),
+        flag="--max-num-seqs",
         minimum=1,
     ),
     Setting(
@@ -71,6 +74,7 @@ ENGINE = (
         type="int",
         summary="tokens in one batch",
         env={"MAX_NUM_BATCHED_TOKENS": None},
+        flag="--max-num-batched-tokens",
         minimum=1,
     ),
     Setting(
@@ -78,6 +82,7 @@ ENGINE = (
         type="float",
         summary="wait before a prefill is scheduled, as a multiple of the last one's time",
         env={"SCHEDULER_DELAY_FACTOR": None},
+        flag="--scheduler-delay-factor",
         minimum=0,
     ),
     Setting(

@@ -24,11 +24,14 @@ ENGINE = (
         summary="what servers compute on (GPUs of the node's maker)",
         choices=("amd", "nvidia", "cpu"),
     ),
-    Setting(name="block_size", type="int", summary="tokens in one block of the KV cache", minimum=1),
+    Setting(
+        name="block_size", type="int", summary="tokens in one block of the KV cache", flag="--block-size", minimum=1
+    ),
     Setting(
         name="gpu_memory_utilization",
         type="float",
         summary="share of each GPU's memory that the engine may use, 0 to 1",
+        flag="--gpu-memory-utilization",
         minimum=0,
         maximum=1,
     ),
@@ -36,7 +39,7 @@ ENGINE = (
     Setting(
         name="max_model_len", type="str", summary="longest request in tokens, prompt and completion; 32K is allowed"
     ),
-    Setting(name="max_num_seqs", type="int", summary="requests in one batch", minimum=1),
+    Setting(name="max_num_seqs", type="int", summary="requests in one batch", flag="--max-num-seqs", minimum=1),
     Setting(name="max_num_batched_tokens", type="str", summary="tokens in one batch; 4K is allowed"),
     Setting(name="prefix_caching", type="bool", summary="whether KV of equal beginnings is used again"),
     Setting(
