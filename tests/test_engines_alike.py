@@ -62,7 +62,8 @@ def test_a_model_of_a_hugging_face_cache_is_served_from_the_snapshot_of_refs_mai
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_nodes_of_ipv6_are_served_and_reached_by_ipv6(engine: str) -> None:
-    launch = planned(engine, network="fd00::{}")
+    connector = "vllm-nixl" if engine == "vllm-disagg" else None  # its default one has no IPv6
+    launch = planned(engine, network="fd00::{}", connector=connector)
     for name in ("prefill-0", "decode-0"):
         assert value(launch.process(name), "--host") == "::"
     router = launch.process("router")

@@ -90,7 +90,7 @@ def test_B02_a_port_that_the_kernel_may_give_away_is_warned_of_and_one_in_use_is
 
 def test_B03_each_vllm_server_of_a_node_searches_ports_in_a_window_of_its_own() -> None:
     launch = vllm_plans.planned(
-        nodes=None, gpus_per_node=4, prefill=RoleSpec(workers=4, tp=2), decode=RoleSpec(tp=8), pack=True
+        nodes=None, gpus_per_node=4, prefill=RoleSpec(workers=4, tp=2), decode=RoleSpec(tp=4), pack=True
     )
     assert on_one_port(launch) == []
     for first, second in (("prefill-0", "prefill-1"), ("prefill-2", "prefill-3")):

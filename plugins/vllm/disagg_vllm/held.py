@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 import attrs
 
 from disagg_run.context import ProcessContext
+from disagg_run.errors import SpecError
 from disagg_run.option_flags import (
     COMPLETES_TEXT,
     NO_KEY,
@@ -27,9 +28,12 @@ from disagg_run.option_flags import (
 )
 from disagg_run.records import FIXED, EnvSetting, Flag
 from disagg_run.sources import CORE_DEFAULT
-from disagg_vllm import parallel
+from disagg_vllm import asked, parallel
 
 _OWN_RANKS = "the engine numbers the ranks that the plan gives to a process"
+_OWN_BALANCER = "it needs a load balancer that knows each rank by its address, and the router knows that of a worker"
+#: Variable of PyTorch's allocator, and its word for memory that may be mapped anew under what is registered for RDMA.
+ALLOCATOR, _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
 
 #: Of every server.
 SERVERS = (
@@ -51,6 +55,8 @@ SERVERS = (
     never_flag("--data-parallel-external-lb", "the router is told one address of a worker"),
     never_flag("--data-parallel-multi-port-external-lb", "the router is told one address of a worker"),
     implied_flag("--prefill-context-parallel-size", 1, option=FIXED, why="it would multiply the GPUs of a worker"),
+    never_flag("--enable-fault-tolerance", _OWN_BALANCER),
+    never_flag("--fault-tolerance-config", _OWN_BALANCER),
     # It writes another connector over the one of --kv-transfer-config.
     never_flag("--kv-offloading-size", "it puts a cache in the place of the connector that moves KV"),
 )
@@ -173,5 +179,20 @@ def _here(name: str, why: str) -> Flag:
 
 
 def variables(ctx: ProcessContext) -> tuple[EnvSetting, ...]:
-    """What the environment of a server is held to, beside what it has."""
+    """What the environment of a server is held to, beside what it has.
+
+    Raises SpecError for memory of which KV connectors lose hold.
+    """
+    _check_allocator(ctx)
     return (*VARIABLES, *_ONE_RANK) if parallel.sizes(ctx.role_spec).dp == 1 else VARIABLES
+
+
+def _check_allocator(ctx: ProcessContext) -> None:
+    """The engine refuses it from 0.21.0 on; before, transfers break (``VllmConfig._verify_kv_transfer_compat``)."""
+    given = asked.variable(ctx, ALLOCATOR)
+    if given and _EXPANDABLE in given[0] and not asked.mentions(ctx, "cumem-allocator", "enable-sleep-mode"):
+        raise SpecError(
+            f"{ALLOCATOR} of {ctx.process.name} is {given[0]!r} ({given[1]}), but memory that is mapped anew is lost to"
+            " a KV connector",
+            remedy=f"leave {_EXPANDABLE} out, or give --args --enable-sleep-mode, which keeps KV apart",
+        )

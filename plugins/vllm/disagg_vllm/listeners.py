@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from disagg_run.context import ProcessContext
 from disagg_run.records import Listener, Probe
 from disagg_run.settable_ports import router_http, settable
-from disagg_vllm import models, parallel
+from disagg_vllm import events, models, parallel
 
 HTTP_PORT = 2584
 ROUTER_PORT = 30000
@@ -46,6 +46,7 @@ def server_listeners(ctx: ProcessContext) -> Iterator[Listener]:
             yield Listener(name="master", default_port=MASTER_PORT, flag="--master-port")
         if ctx.process.node_count > 1 and size.dp > 1:
             yield Listener(name="dp_rpc", default_port=DP_RPC_PORT, flag="--data-parallel-rpc-port")
+    yield from events.listeners(ctx)
     if ctx.shares_node:
         yield Listener(name="window", default_port=WINDOW_PORT, count=WINDOW)
 

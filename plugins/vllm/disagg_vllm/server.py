@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import attrs
 
 from disagg_run.context import ProcessContext
+from disagg_run.errors import SpecError
 from disagg_run.model_files import located
 from disagg_run.option_flags import option_flag
 from disagg_run.records import FIXED, Command, Flag, flag
@@ -30,6 +32,7 @@ _SIZES = (
     ("--max-num-batched-tokens", "max_num_batched_tokens"),
     ("--all2all-backend", "all2all_backend"),
 )
+_NUMBER = re.compile(r"-?\d+", re.ASCII)
 
 
 def server_command(ctx: ProcessContext) -> Command:
@@ -114,7 +117,15 @@ def _sizes(ctx: ProcessContext) -> Iterator[Flag]:
             yield flag(name, value, source=source)
         setting = ctx.setting(field)
         if setting is not None:
+            _check_batch(ctx, field, str(setting))
             yield flag(name, setting, source=ctx.source(field))
+
+
+def _check_batch(ctx: ProcessContext, field: str, text: str) -> None:
+    """The parser takes every whole number, the engine then only those from 1 on (``SchedulerConfig``)."""
+    number = _NUMBER.match(text)
+    if field == "max_num_batched_tokens" and number and int(number[0]) < 1:
+        raise SpecError(f"{field} is {text!r} ({ctx.source(field)}), but a batch has tokens", remedy="give 1 or more")
 
 
 def _narrowest(ctx: ProcessContext, field: str) -> tuple[object, Source | None]:

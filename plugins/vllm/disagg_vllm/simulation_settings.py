@@ -16,6 +16,7 @@ from disagg_run.simulation.listeners import node_address
 from disagg_run.simulation.process import Died
 from disagg_vllm import meaning
 from disagg_vllm.simulation_agreement import agreement
+from disagg_vllm.simulation_refusals import check_start
 
 _ROLES: Mapping[str, Literal["prefill", "decode", "both"]] = {
     "kv_producer": "prefill",
@@ -98,9 +99,10 @@ class Settings:
         return range(start, start + self.dp_local)
 
     def moriio_ports(self, kind: Literal["handshake", "notify"]) -> list[int]:
-        """Every MoRI-IO port of this process: base + DP rank + TP rank, in all releases."""
+        """Every MoRI-IO port of this process: base + DP rank + TP rank, in all releases, for each pipeline stage."""
         base = int(self.extra.get(f"{kind}_port") or {"handshake": 6301, "notify": 61005}[kind])
-        return [base + dp_rank + tp_rank for dp_rank in self.dp_offsets for tp_rank in self.tp_ranks]
+        ports = [base + dp_rank + tp_rank for dp_rank in self.dp_offsets for tp_rank in self.tp_ranks]
+        return ports * (self.pp if self.nnodes == 1 else 1)
 
 
 def read_settings(args: argparse.Namespace, environ: Mapping[str, str], version: str) -> Settings:
@@ -111,6 +113,7 @@ def read_settings(args: argparse.Namespace, environ: Mapping[str, str], version:
     extra = transfer.get("kv_connector_extra_config") or {}
     if family == "moriio":
         _check_moriio(extra, number)
+    check_start(args, environ, family=family, version=number)
     model = args.model_tag or args.model
     own = environ.get("VLLM_HOST_IP") or node_address() or "127.0.0.1"
     return Settings(
