@@ -16,11 +16,11 @@ _MS_BIND = 4096  # linux/mount.h
 
 
 def die_at(
-    step: int, last: Callable[[], None] = lambda: None, by: signal.Signals = signal.SIGKILL
+    step: int, last: Callable[[], object] = lambda: None, by: signal.Signals = signal.SIGKILL
 ) -> Callable[[], int]:
     """Call ``last`` and send this process ``by`` in place of its disk operation number ``step``, a write after half.
 
-    What comes back, once called, lets the process live on and tells how many operations there were.
+    Gives what tells how many operations there were so far.
     """
     count = 0
     reals = {name: getattr(os, name) for name in STEPS}

@@ -1,6 +1,6 @@
 """Patches over two import roots, in a process of its own: killed at each step, and with a file that nobody can replace.
 
-    python -m tests.patching.two_driver killed DIR apply|revert command|group STRIDE
+    python -m tests.patching.two_driver killed DIR apply|revert command|group COUNT
     unshare --mount python -m tests.patching.two_driver blocked DIR apply|revert nobody|command|carrier|both STRIDE
 
 ``blocked``: the last file to be replaced is mounted on itself after all was looked at, just before the first rename.
@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -72,32 +73,39 @@ class Two:
                 pass
 
 
-def killed(directory: Path, doing: str, whom: str, stride: str) -> list[dict[str, Any]]:
-    """Kill a change at a step, alone or with SIGTERM for its whole process group; then make it again, and the other."""
-    results: list[dict[str, Any]] = []
-    for step in range(1, 500, int(stride)):
-        two = Two.install(directory / f"{step}")
-        if doing == "revert":
-            two.do("apply")
+def killed(directory: Path, doing: str, whom: str, count: str) -> list[dict[str, Any]]:
+    """Kill a change at COUNT of its steps and at the last ones, alone or with SIGTERM for its whole process group.
 
-        def work(step: int = step, two: Two = two) -> dict[str, str]:
-            os.setpgid(0, 0)
-            group = partial(os.killpg, 0, signal.SIGTERM)
-            die_at(step, group if whom == "group" else lambda: None)
-            return two.do(doing)
+    Then make it again, and take it back.
+    """
+    tempfile.gettempdir()  # which it finds out but once, in as many steps
+    total = killed_at(0, directory, doing, whom)["steps"]
+    steps = sorted({1 + total * part // int(count) for part in range(int(count))} | {total - 3, total})
+    return [killed_at(step, directory, doing, whom) for step in steps]
 
-        _, ended_by = in_child(work)
-        two.settle()
-        result: dict[str, Any] = {"signal": ended_by, "killed": [sources_of(files) for files in two.files()]}
-        result["problems"] = [each.problem for each in ledgers(two.roots)]
-        if not ended_by:
-            return results
-        for again in ("apply", "revert"):
-            two.do(again)
-            result[again] = two.files()
-        results.append(result)
-        shutil.rmtree(directory / f"{step}")
-    raise SystemExit("it never came to an end")
+
+def killed_at(step: int, directory: Path, doing: str, whom: str) -> dict[str, Any]:
+    """What one kill leaves; 0 = none, and how many steps there are."""
+    two = Two.install(directory / f"{step}")
+    if doing == "revert":
+        two.do("apply")
+
+    def work() -> int:
+        os.setpgid(0, 0)
+        steps = die_at(step, partial(os.killpg, 0, signal.SIGTERM) if whom == "group" else lambda: None)
+        two.do(doing)
+        return steps()
+
+    steps, ended_by = in_child(work)
+    two.settle()
+    result: dict[str, Any] = {"steps": steps, "signal": ended_by}
+    result["killed"] = [sources_of(files) for files in two.files()]
+    result["problems"] = [each.problem for each in ledgers(two.roots)]
+    for again in ("apply", "revert"):
+        two.do(again)
+        result[again] = two.files()
+    shutil.rmtree(directory / f"{step}")
+    return result
 
 
 def blocked(directory: Path, doing: str, whom: str, stride: str) -> list[dict[str, Any]]:

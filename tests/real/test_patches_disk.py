@@ -59,7 +59,7 @@ def test_two_import_roots_are_both_old_or_both_new_whichever_step_a_kill_comes_a
     new = [sources_of(files) for files in reference.files()]
     reference.do("revert")
     clean = reference.files()
-    results = drive("killed", memory, doing, whom, 4, module="two_driver")
+    results = drive("killed", memory, doing, whom, 8, module="two_driver")
     assert old in [result["killed"] for result in results]
     assert new in [result["killed"] for result in results]
     for result in results:

@@ -97,9 +97,11 @@ def _carrier(roots: Sequence[Path], locks: Sequence[int]) -> Iterator[tuple[subp
 def _line(answers: int, timeout_s: float) -> bytes:
     """What it says next; less than a line where it says no more, or not in that time."""
     deadline = time.monotonic() + timeout_s
+    waiting = select.poll()  # not select, which knows no file descriptor beyond 1023
+    waiting.register(answers, select.POLLIN)
     said = b""
     while not said.endswith(b"\n"):
-        ready, _, _ = select.select([answers], [], [], max(deadline - time.monotonic(), 0))
+        ready = waiting.poll(max(deadline - time.monotonic(), 0) * 1000)
         part = os.read(answers, 4096) if ready else b""
         if not part:
             break

@@ -60,6 +60,8 @@ def recover(roots: Iterable[Path]) -> None:
     roots = tuple(roots)
     begun = [root for root in roots if read_manifest(root).pending is not None]
     try:
+        if begun and any(os.path.lexists(root / BEGUN) for root in roots):
+            raise PatchError("it was not begun everywhere")  # so nothing is replaced yet, and all can stay old
         for root in begun:
             _forward(root)
     except (OSError, PatchError) as error:
