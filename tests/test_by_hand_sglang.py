@@ -263,6 +263,10 @@ def test_how_clients_use_the_store_is_free() -> None:
     [
         ("prefill", "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE", "env://", "ranks meet where the plan says", {}),
         ("decode", "SGLANG_RUST_SERVER", "1", "made for '0'", {}),
+        ("decode", "SGLANG_RUST_SERVER", "true", "made for '0'", {}),
+        ("prefill", "NCCL_SOCKET_IFNAME", "lo", "not made for that .*a worker's nodes meet over it", OVER_TWO),
+        ("prefill", "NCCL_SOCKET_IFNAME", "=lo", "not made for that", OVER_TWO),
+        ("prefill", "GLOO_SOCKET_IFNAME", "lo", "not made for that", OVER_TWO),
         ("prefill", "HOST_IP", "10.9.9.9", r"made for '10\.0\.0\.1' .*SGLANG_HOST_IP is read first", {}),
         ("prefill-0", "SGLANG_HOST_IP", "127.0.0.1", "no other node reaches rank 0", {}),
         ("prefill-0", "SGLANG_HOST_IP", "0.0.0.0", "no other node reaches rank 0", {}),
@@ -290,6 +294,12 @@ def test_a_variable_against_the_plan_is_refused(
     ("target", "name", "text", "spec"),
     [
         ("prefill", "SGLANG_RUST_SERVER", "0", {}),
+        ("prefill", "SGLANG_RUST_SERVER", "false", {}),
+        ("prefill", "SGLANG_RUST_SERVER", "No", {}),
+        ("prefill", "NCCL_SOCKET_IFNAME", "lo", {}),
+        ("decode", "NCCL_SOCKET_IFNAME", "lo", OVER_TWO),
+        ("prefill", "NCCL_SOCKET_IFNAME", "eth0", OVER_TWO),
+        ("prefill", "GLOO_SOCKET_IFNAME", "eth0", OVER_TWO),
         ("prefill", "HOST_IP", "10.0.0.1", {}),
         ("prefill-0", "SGLANG_HOST_IP", "192.168.7.1", {}),
         ("prefill-0", "MC_TCP_BIND_ADDRESS", "192.168.7.1", MOONCAKE),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from disagg_run import NodeFacts, PortError, RoleSpec, plan
+from disagg_run import NodeFacts, PortError, RoleSpec, SpecError, plan
 from disagg_run.simulation.offline import OFFLINE
 from disagg_run.spec.reading import read_spec
 from tests.parity.case import load
@@ -164,3 +164,13 @@ def test_stand_ins_get_the_very_argv_and_the_router_is_the_real_one() -> None:
     assert decode.exec[:cut] == ("@python", "-m", "disagg_vllm.simulation", "--catalogue-version", "0.21.0")
     assert decode.exec[cut + 1 :] == decode.argv
     assert router.exec == (*OFFLINE, "vllm_router.launch_router", *router.argv[1:])
+
+
+@pytest.mark.parametrize("name", ["NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"])
+def test_collectives_of_a_worker_over_nodes_do_not_stay_on_the_loopback_device(name: str) -> None:
+    over_two: dict[str, Any] = {"nodes": 4, "decode": RoleSpec(tp=16)}
+    with pytest.raises(SpecError, match=rf"{name} of prefill-0 is 'lo' \(Python LaunchSpec\), .* nodes meet over it"):
+        planned(**over_two, prefill=RoleSpec(tp=16, env={name: "lo"}))
+    launch = planned(**over_two, prefill=RoleSpec(tp=16, env={name: "eth0"}))
+    assert launch.process("prefill-0.1").env[name] == "eth0"
+    assert planned(prefill=RoleSpec(env={name: "lo"})).process("prefill-0").env[name] == "lo"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import attrs
 
+from disagg_run.addresses import is_loopback
 from disagg_run.context import ProcessContext, any_address
 from disagg_run.records import FIXED, EnvSetting, Flag, flag
 from disagg_run.sources import CORE_DEFAULT, Layer, Source
@@ -15,6 +16,8 @@ from disagg_run.sources import CORE_DEFAULT, Layer, Source
 PLAIN_HTTP = "probes and the router speak plain HTTP over TCP"
 NO_KEY = "neither probes nor the router bring a key, and it would stand in the plan"
 COMPLETES_TEXT = "a run is ready when a text is completed"
+#: Of each variable that names a network device, the texts that name the loopback device alone.
+_LOOPBACK = {"NCCL_SOCKET_IFNAME": ("lo", "=lo"), "GLOO_SOCKET_IFNAME": ("lo",)}
 PLACED_BY_PLAN = "the plan places each process itself"
 UNSEEN_FILE = "flags of a file are seen by nobody here: write them out as --args"
 
@@ -53,13 +56,23 @@ def refused_values(name: str, *values: str, why: str) -> Flag:
     return attrs.evolve(never_flag(name, why), contrary=values)
 
 
-def held_variable(name: str, value: str = "", *, option: str = FIXED, why: str = "") -> EnvSetting:
+def held_variable(
+    name: str, value: str = "", *, option: str = FIXED, why: str = "", agreeing: Iterable[str] = ()
+) -> EnvSetting:
     """A variable that the program need not be told, and that by hand may only be ``value``; "" = nobody may set it.
 
-    ``option`` and ``why`` as for ``implied_flag``.
+    ``option``, ``why`` and ``agreeing`` as for ``implied_flag``.
     """
     op: Literal["set", "unset"] = "set" if value else "unset"
-    return EnvSetting(name, value, op=op, option=option, implied=True, source=_default(why))
+    return EnvSetting(name, value, op=op, option=option, implied=True, source=_default(why), agreeing=agreeing)
+
+
+def meeting_variables(ctx: ProcessContext) -> Iterator[EnvSetting]:
+    """Variables of collectives that may not keep a worker over nodes on the loopback device of each (NCCL, Gloo)."""
+    if ctx.process.node_count == 1 or is_loopback(ctx.node.address):
+        return
+    for name, values in _LOOPBACK.items():
+        yield attrs.evolve(held_variable(name, why="a worker's nodes meet over it"), contrary=values)
 
 
 def host_flag(ctx: ProcessContext) -> Flag:

@@ -103,6 +103,10 @@ class EnvSetting:
     #: As ``Flag.implied``: left out of the environment, it only says what one by hand must agree with; an ``unset``
     #: that is implied is a variable that nobody may set.
     implied: bool = attrs.field(default=False, kw_only=True)
+    #: As ``Flag.agreeing``: further values by hand that the plan is right for.
+    agreeing: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, kw_only=True)
+    #: As ``Flag.contrary``: the only values by hand that are refused.
+    contrary: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, kw_only=True)
     #: Who set it; None = the plugin that returns it, at its own layer.
     source: Source | None = attrs.field(default=None, kw_only=True)
 

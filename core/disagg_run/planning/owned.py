@@ -76,12 +76,16 @@ def check_owned_env(planned: Iterable[EnvSetting], env: MergedEnv, ctx: ProcessC
             continue
         value, source = _variable(mine.name, env)
         meant = mine.value if mine.op == "set" else None
-        if value == meant or (value is None and mine.implied):
+        if value == meant or value in mine.agreeing or (value is None and mine.implied):
             continue
-        planned_as = f"without {mine.name}" if meant is None else f"for {meant!r}"
+        planned_as = f"made without {mine.name}" if meant is None else f"made for {meant!r}"
+        if mine.contrary:
+            if value not in mine.contrary:
+                continue
+            planned_as = "not made for that"
         given = "taken away" if value is None else hidden(mine.name, value)
         raise SpecError(
-            f"{mine.name} of {ctx.process.name} is {given} ({source}), but the plan is made {planned_as}"
+            f"{mine.name} of {ctx.process.name} is {given} ({source}), but the plan is {planned_as}"
             f" ({mine.source or CORE_DEFAULT})",
             remedy=_instead(mine.option, env.env.get(mine.name)),
         )

@@ -22,6 +22,7 @@ from disagg_run.option_flags import (
     UNSEEN_FILE,
     held_variable,
     implied_flag,
+    meeting_variables,
     never_flag,
     refused_values,
 )
@@ -123,15 +124,18 @@ def prefix_cache(*, hicache: bool) -> Flag:
     return _PREFIX_CACHE if hicache else _NO_HICACHE
 
 
+#: Further texts for a variable that is off (``environ.py``), in the letter cases that people write.
+_OFF = tuple(way for text in ("false", "no", "n") for way in (text, text.capitalize(), text.upper()))
 _VARIABLES = (
     held_variable("SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE", why="ranks meet where the plan says"),
-    held_variable("SGLANG_RUST_SERVER", "0", why="it would wait for decode on its HTTP port"),
+    held_variable("SGLANG_RUST_SERVER", "0", why="it would wait for decode on its HTTP port", agreeing=_OFF),
 )
 
 
 def server_variables(ctx: ProcessContext) -> Iterator[EnvSetting]:
     """Variables by which a server would meet, wait or be known elsewhere than planned."""
     yield from _VARIABLES
+    yield from meeting_variables(ctx)
     yield held_variable("HOST_IP", ctx.node.address, why="SGLANG_HOST_IP is read first")
 
 

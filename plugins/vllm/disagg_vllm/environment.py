@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from disagg_run.addresses import numeric_address
 from disagg_run.context import ProcessContext, RankContext
 from disagg_run.gpus import visible_gpus
+from disagg_run.option_flags import meeting_variables
 from disagg_run.rdma import collective_devices
 from disagg_run.records import FIXED, EnvSetting
 from disagg_run.sources import Layer, Source
@@ -66,6 +67,7 @@ def _networks(ctx: ProcessContext) -> Iterator[EnvSetting]:
         source = _own(ctx, "interface of the default route")
         yield EnvSetting("NCCL_SOCKET_IFNAME", ctx.facts.default_interface, source=source)
         yield EnvSetting("GLOO_SOCKET_IFNAME", ctx.facts.default_interface, source=source)
+    yield from meeting_variables(ctx)
     devices, source = rdma.devices(ctx)
     if devices:
         yield EnvSetting("NCCL_IB_HCA", collective_devices(ctx, devices), source=source)
