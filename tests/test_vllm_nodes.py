@@ -168,7 +168,7 @@ def test_stand_ins_get_the_very_argv_and_the_router_is_the_real_one() -> None:
 
 @pytest.mark.parametrize("name", ["NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"])
 def test_collectives_of_a_worker_over_nodes_do_not_stay_on_the_loopback_device(name: str) -> None:
-    over_two: dict[str, Any] = {"nodes": 4, "decode": RoleSpec(tp=16)}
+    over_two: dict[str, Any] = {"nodes": 4, "connector": "vllm-nixl", "decode": RoleSpec(tp=16)}
     with pytest.raises(SpecError, match=rf"{name} of prefill-0 is 'lo' \(Python LaunchSpec\), .* nodes meet over it"):
         planned(**over_two, prefill=RoleSpec(tp=16, env={name: "lo"}))
     launch = planned(**over_two, prefill=RoleSpec(tp=16, env={name: "eth0"}))
