@@ -89,6 +89,13 @@ def test_half_of_a_patch_by_somebody_else_is_refused(root: Path) -> None:
         apply_patches([FINISH, REAPER], target=root)
 
 
+def test_a_patch_that_builds_on_another_without_requiring_it_is_refused(root: Path) -> None:
+    secret = edited(REAPER, requires=[], edits=REAPER.edits[:1])
+    with pytest.raises(PatchError, match=r"'toy-reaper' and 'toy-finish' change the same place of toy/server\.py"):
+        apply_patches([FINISH, secret], target=root)
+    assert (root / "toy/server.py").read_text() == SERVER
+
+
 def test_a_result_that_is_no_python_is_never_written(root: Path) -> None:
     broken = edited(FINISH, edits=[Edit(anchor="        self.free(request)\n", replacement="        self.free(\n")])
     with pytest.raises(PatchError, match=r"makes of toy/server\.py no Python"):
