@@ -231,3 +231,30 @@ def test_an_address_that_other_nodes_cannot_reach_is_refused() -> None:
     assert planned(decode=RoleSpec(env={"ATOM_HOST_IP": "192.168.9.2"})).process("decode-0")
     alone = {"nodes": 1, "prefill": RoleSpec(tp=4), "decode": RoleSpec(tp=4), "env": {"ATOM_HOST_IP": "127.0.0.1"}}
     assert planned(**alone).process("decode-0").env["ATOM_HOST_IP"] == "127.0.0.1"
+
+
+# --- bounds ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--gpu-memory-utilization nan", "at least 0 and at most 1 is allowed"),
+        ("--gpu-memory-utilization 9", "at least 0 and at most 1 is allowed"),
+        ("--block-size=-5", "at least 1 is allowed"),
+        ("--max-num-seqs 0", "at least 1 is allowed"),
+        ("--max-model-len 0", "at least 1 is allowed"),
+        ("--cudagraph-capture-sizes foo", "'foo' is no JSON"),
+        ("--cudagraph_capture_sizes 1,2", "'1,2' is no JSON"),
+    ],
+)
+def test_what_a_setting_would_refuse_is_refused_by_its_flag_too(words: str, said: str) -> None:
+    message = refused(**told(DECODE, *words.split()))
+    assert re.split("[ =]", words)[0] in message
+    assert "(Python --args)" in message
+    assert said in message
+
+
+def test_what_a_setting_takes_is_taken_by_its_flag_too() -> None:
+    words = ("--gpu-memory-utilization", "1", "--max-num-seqs", "1", "--cudagraph-capture-sizes", "[1,2]")
+    assert set(words) <= set(planned(**told(DECODE, *words)).process("decode-0").argv)

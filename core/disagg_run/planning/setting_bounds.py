@@ -12,16 +12,19 @@ from disagg_run.flag_meaning import flag_meaning
 from disagg_run.flags import MergedFlag
 from disagg_run.planning.values import flags_called
 from disagg_run.sources import Layer
+from disagg_run.spec.values import BadValueError, setting_value
 
 
 def check_setting_bounds(
     settings: Iterable[Setting], merged: Sequence[MergedFlag], catalogue: Catalogue | None, where: str
 ) -> None:
-    """Refuse a number that a user gave to a flag outside the bounds of the setting that becomes that flag.
+    """Refuse what a user gave to a flag outside the bounds of the setting that becomes that flag, or that is no JSON.
 
-    ``where``: role or process. Raises FlagError; a value that is no number at all is for ``check_flags`` to refuse.
+    ``where``: role or process. Raises FlagError; what is to be a number and is none is for ``check_flags`` to refuse.
     """
     for setting in settings:
+        if setting.flag and setting.type == "json":
+            _check_json(setting, merged, catalogue, where)
         if not setting.flag or (setting.minimum is None and setting.maximum is None):
             continue
         for given in flags_called(merged, catalogue, setting.flag):
@@ -37,6 +40,20 @@ def check_setting_bounds(
                     f"{where}: {given.name} is {given.text} ({given.source}), but {' and '.join(bounds)} is allowed",
                     remedy=f"it is the setting {setting.name}, {setting.summary}",
                 )
+
+
+def _check_json(setting: Setting, merged: Sequence[MergedFlag], catalogue: Catalogue | None, where: str) -> None:
+    """Refuse text that is no JSON, which a program that takes any text reads only later."""
+    for given in flags_called(merged, catalogue, setting.flag):
+        if given.json is not None or given.source.layer < Layer.CONTRACT:
+            continue
+        try:
+            setting_value(setting, " ".join(given.values))
+        except BadValueError as error:
+            raise FlagError(
+                f"{where}: {given.name} is {given.text} ({given.source}): {error}",
+                remedy=f"it is the setting {setting.name}, {setting.summary}",
+            ) from error
 
 
 def _number(value: Any) -> float | None:

@@ -67,6 +67,7 @@ ENGINE = (
         type="int",
         summary="longest request in tokens, prompt and completion",
         env={"MAX_MODEL_LEN": None},
+        flag="--max-model-len",
         minimum=1,
     ),
     Setting(
@@ -89,6 +90,7 @@ ENGINE = (
         name="cudagraph_capture_sizes",
         type="json",
         summary="batch sizes for which graphs are captured, a JSON list; decode has a default",
+        flag="--cudagraph-capture-sizes",
     ),
     Setting(
         name="server_timeout_s",
