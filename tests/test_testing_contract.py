@@ -29,6 +29,7 @@ from disagg_run import (
     hookimpl,
 )
 from disagg_run.testing import ContractBroken, check_engine, contract_violations, host_for
+from disagg_run.testing.contract import _told_flags
 from tests.toy_engine import RECORD, Good
 
 
@@ -78,6 +79,30 @@ def test_a_bad_record_is_named(change: dict[str, Any], said: str) -> None:
         record = attrs.evolve(RECORD, **change)
 
     assert said in wrong_with(Bad())
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"context_flag": "--contxt"}, "context_flag names the flag '--contxt'"),
+        (
+            {"settings": [Setting(name="size", type="int", summary="x", flag="--sise")]},
+            "setting 'size' names the flag '--sise'",
+        ),
+        ({"context_flag": "--context"}, ""),
+    ],
+)
+def test_a_flag_that_the_record_names_must_be_one_of_the_servers(
+    change: dict[str, Any], what: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "flags.json"
+    file.write_text(
+        '{"schema": 1, "command": "good-server", "version": "1.0", "source": "hand", '
+        '"flags": [{"names": ["--context"], "arity": 1, "kind": "int"}]}'
+    )
+    reference = CatalogueRef(program="server", version="1.0", file=file)
+    record = attrs.evolve(RECORD, default_version="1.0", catalogues=[reference], **change)
+    assert [line.partition(", which")[0] for line in _told_flags(record)] == ([what] if what else [])
 
 
 def test_a_default_version_without_a_catalogue_of_its_own_is_told(tmp_path: Path) -> None:

@@ -99,7 +99,29 @@ def _parity(engine: Engine) -> Complaints:
             yield f"parity {shared.name!r} does not say why prefill and decode must agree"
 
 
-_RECORD_CHECKS: tuple[Callable[[Engine], Complaints], ...] = (_summary, _versions, _catalogues, _settings, _parity)
+def _told_flags(engine: Engine) -> Complaints:
+    """A flag that no server has would never be found in a command, and what is checked by it never refused."""
+    told = {"context_flag": engine.context_flag, **{f"setting {each.name!r}": each.flag for each in engine.settings}}
+    for reference in engine.catalogues:
+        if reference.program != "server" or reference.version != engine.default_version:
+            continue
+        try:
+            catalogue = load_catalogue(reference)
+        except (DisaggError, OSError, ValueError):
+            continue  # _catalogues tells of it
+        for what, name in told.items():
+            if name and catalogue.lookup(name) is None:
+                yield f"{what} names the flag {name!r}, which {catalogue} does not have"
+
+
+_RECORD_CHECKS: tuple[Callable[[Engine], Complaints], ...] = (
+    _summary,
+    _versions,
+    _catalogues,
+    _settings,
+    _parity,
+    _told_flags,
+)
 
 
 def _model_table(engine: Engine, rows: tuple[ModelRow, ...]) -> Complaints:
