@@ -98,7 +98,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
     made.end()
 
 
-@pytest.mark.parametrize("simulate", ["", "1"])
+@pytest.mark.parametrize("simulate", ["1", pytest.param("", marks=pytest.mark.real)])
 def test_ranks_that_are_started_one_on_each_node_meet_serve_and_end(job: Job, simulate: str) -> None:
     ids = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "DISAGG_RUN_SIMULATE": simulate}
     ranks = [job.start("--smoke", "2", NODE_RANK=str(rank), **ids) for rank in range(2)]

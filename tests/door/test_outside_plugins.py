@@ -179,6 +179,7 @@ def test_outside_catalogues_and_parity_are_checked_like_ours(door: Door) -> None
     assert "KV moves block by block" in line
 
 
+@pytest.mark.real
 def test_the_same_inputs_give_the_same_bytes_under_two_hash_seeds(door: Door) -> None:
     words = ("plan", "--engine", "toy-disagg", "--model", "toy-model", "--format", "json")
     first, second = (door.run(*words, PYTHONHASHSEED=seed).stdout for seed in "12")

@@ -19,7 +19,7 @@ from tests.patching.toy import ALL, by_state, install, sources
 @pytest.mark.parametrize("doing", DOING)
 def test_killed_at_any_step_the_tree_is_whole_old_or_new(memory: Path, doing: str, whom: str) -> None:
     """At some steps; tests/real/test_patches_disk.py has all of them."""
-    check_killed(memory, doing, whom, stride=9)
+    check_killed(memory, doing, whom, stride=25)
 
 
 def test_of_sixteen_processes_at_once_one_writes_and_all_agree(tmp_path: Path) -> None:

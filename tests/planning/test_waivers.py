@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import attrs
 import pytest
+from click.testing import CliRunner
 
 import disagg_run
 from disagg_run import (
@@ -22,9 +23,9 @@ from disagg_run import (
     hookimpl,
     plan,
 )
+from disagg_run.cli.engines import command
 from disagg_run.host import build_host
 from disagg_run.planning.waivers import CORE_CHECKS, checks_of
-from tests.command_line import run
 from tests.engine_plans import PLANNED, TYPED
 from tests.planning.toy import HOST, spec, toy_host
 
@@ -125,15 +126,20 @@ def test_every_check_of_the_core_that_can_be_waived_is_listed() -> None:
     assert names == set(CORE_CHECKS)
 
 
+def page(name: str) -> str:
+    """What ``disagg-run engines NAME`` prints."""
+    ended = CliRunner().invoke(command, [name], standalone_mode=False, catch_exceptions=False)
+    assert (ended.exit_code, ended.stderr) == (0, "")
+    return ended.stdout
+
+
 @pytest.mark.parametrize("engine", sorted(build_host().engines()))
 def test_the_page_of_an_engine_lists_what_can_be_waived(engine: str) -> None:
-    page = run("engines", engine).stdout
+    shown = page(engine)
     for name in checks_of(build_host().engine(engine)):
-        assert f"\n  {name} " in page
+        assert f"\n  {name} " in shown
 
 
 @pytest.mark.parametrize("name", sorted(build_host().extensions()))
 def test_every_extension_has_a_page(name: str) -> None:
-    ended = run("engines", name)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.split()[1] == name
+    assert page(name).split()[1] == name
