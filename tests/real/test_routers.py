@@ -70,12 +70,16 @@ ALONE = {
 }
 
 
-@pytest.mark.parametrize(("engine", "model"), [("sglang-disagg", "DeepSeek-R1-0528"), ("vllm-disagg", "gpt-oss-120b")])
+@pytest.mark.parametrize(
+    ("engine", "model", "connector"),
+    [("sglang-disagg", "DeepSeek-R1-0528", None), ("vllm-disagg", "gpt-oss-120b", "vllm-nixl")],
+)
 def test_a_router_takes_the_host_that_a_plan_of_ipv6_nodes_gives_it(
-    engine: str, model: str, launch: Launch, routers: Path
+    engine: str, model: str, connector: str | None, launch: Launch, routers: Path
 ) -> None:
     nodes = [Node(address=f"fd00::{number}") for number in (1, 2)]
-    planned = plan(LaunchSpec(engine=engine, model=model, nodes=nodes), host=build_host()).process("router").argv
+    spec = LaunchSpec(engine=engine, model=model, connector=connector, nodes=nodes)
+    planned = plan(spec, host=build_host()).process("router").argv
     ports = []
     for _ in range(2):
         with socket.create_server(("::1", 0), family=socket.AF_INET6) as free:
