@@ -31,7 +31,7 @@ def taken_back(names: Sequence[str], target: str | None, python: str | None) -> 
     lost = [each for root in roots for each in unrecorded(patches, site, root) if not names or each.id in names]
     states = () if names and lost else revert_patches(roots, names)
     if not states and not lost:
-        for each in take_stock(patches, site, roots):
+        for each in (each for each in take_stock(patches, site, roots) if each.problem):
             raise PatchError(f"{each.root}: {each.problem}")
     return (*states, *(attrs.evolve(each, state="failed") for each in lost))
 

@@ -146,7 +146,7 @@ def status_command(expect: str | None, target: str | None, python: str | None, f
     for each in found:
         if each.problem:
             raise PatchError(f"{each.root}: {each.problem}")
-        if expect == "none":
+        if expect == "none" and each.patches:
             ids = ", ".join(repr(state.id) for state in each.patches)
             raise PatchError(f"{each.root} has the patches {ids}", remedy="revert them: disagg-run patches revert")
 
@@ -275,7 +275,7 @@ def _ledger(ledger: Ledger) -> dict[str, Any]:
 def _ledger_table(found: Sequence[Ledger]) -> str:
     blocks = []
     for each in found:
-        lines = [f"{each.root}\n"]
+        lines = [f"{each.root}\n"] + ([f"  {each.stale}\n"] if each.stale else [])
         for state in each.patches:
             lines.append(
                 f"  {state.id}  ({state.package} {state.version})\n    {state.why} {state.upstream}".rstrip() + "\n"

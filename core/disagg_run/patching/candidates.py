@@ -10,6 +10,7 @@ import attrs
 from disagg_run.errors import PatchError
 from disagg_run.patching.fitting import NotNeeded, Outside, contains, for_version, is_version, upstream_history
 from disagg_run.patching.locating import Installed, Site
+from disagg_run.patching.older_text import older_text
 from disagg_run.patching.ordering import files_of, top_of, tops_of
 from disagg_run.patching.states import PatchState, State
 from disagg_run.records import Patch
@@ -46,7 +47,7 @@ def concerned(patch: Patch, site: Site) -> Candidate | PatchState:
         return attrs.evolve(state_of(patch, "does not match", reason, package, version), remedy=remedy)
     mismatch = _plan_mismatch(patch, package, version)
     if mismatch:
-        return state_of(patch, "does not match", mismatch, package, version)
+        return unfit(patch, mismatch, package, version)
     found = patch if not version else for_version(patch, version)
     if isinstance(found, NotNeeded):
         return state_of(patch, "not needed", found.reason, package, version)
@@ -62,6 +63,9 @@ def concerned(patch: Patch, site: Site) -> Candidate | PatchState:
             f"patch {patch.id!r} has files under {roots[0]} and {roots[1]}, which are two installations",
             remedy="name one of them with --target",
         )
+    file, older = older_text(patch, version, roots[0]) if version else ("", "")
+    if older:
+        return unfit(patch, older, package, version, file=file)
     others = ", ".join(f"{each} is installed there too" for each in owners[1:])
     remark = f"taken for {owners[0]}, {others}" if others else ""
     return Candidate(patch=found, package=package, version=version, root=roots[0], remark=remark)
@@ -109,8 +113,11 @@ def _plan_mismatch(patch: Patch, package: str, version: str) -> str:
     fixed = f">={patch.fixed_in}"
     planned, actual = contains(fixed, patch.planned_for), contains(fixed, version)
     if planned and not actual:
-        how = f"the setting {patch.instead}" if patch.instead else "nothing to patch"
-        return f"the plan was made for {patch.planned_for}, which has {how}, and {package} {version} has not"
+        if patch.instead:
+            how = f"has the setting {patch.instead}, and {package} {version} has not"
+        else:
+            how = f"does without this patch, and {package} {version} needs it"
+        return f"the plan was made for {patch.planned_for}, which {how}"
     if actual and not planned and patch.instead:
         return (
             f"the plan was made for {patch.planned_for}, {package} {version} has the setting {patch.instead}, "
@@ -119,10 +126,15 @@ def _plan_mismatch(patch: Patch, package: str, version: str) -> str:
     return ""
 
 
-def unfit(patch: Patch, reason: str, package: str, version: str) -> PatchState:
-    """The state of a patch that does not match, with what upstream did about its matter."""
+def unfit(patch: Patch, reason: str, package: str, version: str, *, file: str = "") -> PatchState:
+    """The state of a patch that does not match, with what upstream did about its matter.
+
+    ``file``: the one that the reason is about; "" = all that the patch changes.
+    """
+    where = file or ", ".join(files_of(patch)) or patch.file
     history = upstream_history(patch)
-    return state_of(patch, "does not match", reason + (f" (upstream: {history})" if history else ""), package, version)
+    said = f"{where}: {reason}" + (f" (upstream: {history})" if history else "")
+    return state_of(patch, "does not match", said, package, version)
 
 
 def state_of(patch: Patch, state: State, detail: str, package: str = "", version: str = "") -> PatchState:

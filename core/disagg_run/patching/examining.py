@@ -12,11 +12,12 @@ from disagg_run.errors import PatchError
 from disagg_run.patching.candidates import Candidate, concerned, state_of, unfit
 from disagg_run.patching.editing import Edited, Fits, Unfit
 from disagg_run.patching.fitting import identity
-from disagg_run.patching.ledger import as_released, is_outdated, ledger_line
+from disagg_run.patching.ledger import as_released, ledger_line
 from disagg_run.patching.locating import Site
 from disagg_run.patching.manifest import Applied, Manifest, PatchedFile, read_manifest, sha256
 from disagg_run.patching.ordering import closure, files_of, in_order
 from disagg_run.patching.originals import original_bytes
+from disagg_run.patching.reinstalled import is_outdated
 from disagg_run.patching.standing import carry_out_anew
 from disagg_run.patching.states import FileChange, PatchState
 from disagg_run.patching.texts import text_of
@@ -187,7 +188,7 @@ class _Root:
         verdict = edited.verdicts[patch.id]
         again = reinstall(package, version)
         if isinstance(verdict, Unfit):
-            found = unfit(patch, f"{verdict.file}: {verdict.reason}", package, version)
+            found = unfit(patch, verdict.reason, package, version, file=verdict.file)
             return attrs.evolve(found, remedy=again) if verdict.altered else found
         if self._stands(patch.id):
             return self._standing(patch.id)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import attrs
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from disagg_run.errors import PatchError
+from disagg_run.patching.ordering import file_of
 from disagg_run.records import Edit, Patch
 
 
@@ -24,17 +25,44 @@ class Outside:
     reason: str
 
 
-def contains(specifiers: str, version: str) -> bool:
-    """Whether ``version`` lies in a PEP 440 set, pre-releases and local builds (``1.2+abc``) too; "" holds all.
+def contains(specifiers: str, version: str, *, before_release: bool = False) -> bool:
+    """Whether ``version`` lies in a PEP 440 set, local builds (``1.2+abc``) too; "" holds all.
 
+    A pre-release or development build counts as its release, so that exactly one of ``<X`` and ``>=X`` holds it: PEP
+    440 itself keeps 1.0rc1 out of both ``<1.0`` and ``>=1.0``. A bound that is a pre-release itself is compared as it
+    is written. ``before_release``: it counts as what comes just before its release instead.
     Raises PatchError where either cannot be read.
     """
     try:
-        return SpecifierSet(specifiers).contains(Version(version), prereleases=True)
-    except InvalidSpecifier:
-        raise PatchError(f"{specifiers!r} is no version range", remedy="write it like '>=1.2,<1.4'") from None
+        found = Version(version)
     except InvalidVersion:
         raise PatchError(f"{version!r} is no version", remedy="write it like 1.2.3") from None
+    try:
+        return all(_holds(each, found, before_release) for each in SpecifierSet(specifiers))
+    except InvalidSpecifier:
+        raise PatchError(f"{specifiers!r} is no version range", remedy="write it like '>=1.2,<1.4'") from None
+
+
+def _holds(specifier: Specifier, version: Version, before_release: bool) -> bool:
+    if not version.is_prerelease or _is_exact(specifier):
+        return specifier.contains(version, prereleases=True)
+    if not before_release:
+        return specifier.contains(_release(version), prereleases=True)
+    if specifier.operator == "<":  # without PEP 440's exception for pre-releases of the bound
+        return version < Version(specifier.version)
+    return specifier.contains(version, prereleases=True)
+
+
+def _is_exact(specifier: Specifier) -> bool:
+    """Whether a bound tells pre-releases apart itself."""
+    text = specifier.version.removesuffix(".*")
+    return specifier.operator == "===" or Version(text).is_prerelease
+
+
+def _release(version: Version) -> Version:
+    """The release that a pre-release leads to: 1.0 of 1.0rc1.dev2, 1.0.post1 of 1.0.post1.dev2."""
+    post = f".post{version.post}" if version.post is not None and version.pre is None else ""
+    return Version(f"{version.base_version}{post}")
 
 
 def is_version(text: str) -> bool:
@@ -76,6 +104,24 @@ def for_version(patch: Patch, version: str) -> Patch | NotNeeded | Outside:
     )
 
 
+def edits_before(patch: Patch, version: str) -> tuple[Edit, ...]:
+    """The edits that a pre-release has no use for if it is as its release, and needs if it is as what comes before.
+
+    Without those whose place an edit for the release changes too. None for a version that is no pre-release.
+    """
+    if not Version(version).is_prerelease:
+        return ()
+    of_release = [edit for edit in patch.edits if contains(edit.versions, version)]
+    places = {(file_of(patch, edit), edit.scope, edit.anchor) for edit in of_release}
+    return tuple(
+        edit
+        for edit in patch.edits
+        if edit not in of_release
+        and contains(edit.versions, version, before_release=True)
+        and (file_of(patch, edit), edit.scope, edit.anchor) not in places
+    )
+
+
 def not_needed(patch: Patch) -> str:
     """Since when a patch is not needed, and why."""
     did = f": {patch.fixed_by}" if patch.fixed_by else ""
@@ -96,10 +142,14 @@ def identity(edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
 
 
 def pinned(patch: Patch, version: str) -> Patch:
-    """A patch narrowed for a plan; where its edits depend on the version, it is for this version alone."""
+    """A patch narrowed for a plan; where its edits depend on the version, it is for this version alone.
+
+    For a pre-release it keeps what tells on the node that the files are older than the release, with its range.
+    """
     found = for_version(patch, version)
     if not isinstance(found, Patch):
         return patch
     public = version.partition("+")[0]
     only = any(edit.versions for edit in patch.edits)
-    return attrs.evolve(found, planned_for=version, versions=f"=={public}" if only else patch.versions)
+    edits = (*found.edits, *edits_before(patch, version))
+    return attrs.evolve(found, edits=edits, planned_for=version, versions=f"=={public}" if only else patch.versions)

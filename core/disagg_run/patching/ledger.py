@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import attrs
@@ -13,6 +12,7 @@ from disagg_run.patching.locating import Site, locate_site
 from disagg_run.patching.manifest import BEGUN, MANIFEST, Applied, Manifest, read_manifest
 from disagg_run.patching.ordering import files_of
 from disagg_run.patching.plain_files import digest_of, has_digest
+from disagg_run.patching.reinstalled import current_digests, is_stale
 from disagg_run.patching.states import FileChange, PatchState
 from disagg_run.patching.taking_back import before_of
 from disagg_run.patching.traces import lost_backup, reinstall
@@ -30,6 +30,9 @@ class Ledger:
     problem: str = ""
     #: Whether a change was begun and not finished. ``patches`` are those of after it where all files are so already.
     unfinished: bool = False
+    #: The patches that are listed although the package was installed anew since, so that none is there, in one clause;
+    #: "" = no such record.
+    stale: str = ""
 
 
 def engine_ledgers(python: str | None) -> tuple[Ledger, ...]:
@@ -50,6 +53,8 @@ def read_ledger(root: Path) -> Ledger:
     """What the manifest of ``root`` lists, checked against the files; reads only, without a lock."""
     manifest = read_manifest(root)
     try:
+        if manifest.pending is None and is_stale(root, manifest):
+            return Ledger(root=str(root), patches=(), stale=_stale(manifest))
         problem = _unfinished(root, manifest) if manifest.pending is not None else _changed(root, manifest)
     except PatchError as error:  # something in a file's place that is none
         problem = error.message
@@ -71,6 +76,13 @@ def read_ledger(root: Path) -> Ledger:
         for each in manifest.applied
     ]
     return Ledger(root=str(root), patches=states, problem=problem, unfinished=unfinished)
+
+
+def _stale(manifest: Manifest) -> str:
+    ids = ", ".join(repr(each.patch.id) for each in manifest.applied)
+    before = manifest.applied[0]
+    what = f"{before.package} {before.version}".strip() or "the package"
+    return f"{ids} went when {what} was installed anew or replaced: revert forgets the record, nothing is left to undo"
 
 
 def _changed(root: Path, manifest: Manifest) -> str:
@@ -125,35 +137,3 @@ def as_released(patch: Patch, version: str, file: str, digest: str) -> bool | No
     """Whether a file is what the release has; None where the patch does not know."""
     known = {each.before for each in patch.digests if each.file == file and each.version == version.partition("+")[0]}
     return digest in known if known else None
-
-
-def current_digests(root: Path, manifest: Manifest) -> dict[str, str]:
-    """The digests of a manifest's files as they are now; "" = the file is gone.
-
-    Raises PatchError for what is no file, or cannot be read.
-    """
-    return {name: digest_of(root / name) for name in manifest.files}
-
-
-def is_outdated(root: Path, manifest: Manifest, versions: Mapping[str, str]) -> bool:
-    """Whether the package was installed anew since, so that the manifest speaks of files that are no more.
-
-    Raises PatchError where a file is neither what disagg-run left nor what a new installation explains.
-    """
-    current = current_digests(root, manifest)
-    changed = [name for name, digest in current.items() if digest != manifest.files[name].current]
-    if not changed:
-        return False
-    everywhere = len(changed) == len(current)
-    if everywhere and all(current[name] == manifest.files[name].original for name in changed):
-        return True
-    if everywhere and _other_version(manifest.applied, versions):
-        return True
-    raise PatchError(
-        f"{root / changed[0]} was changed after disagg-run patched it",
-        remedy=f"undo that change, or reinstall the package and remove {root / MANIFEST}",
-    )
-
-
-def _other_version(applied: Iterable[Applied], versions: Mapping[str, str]) -> bool:
-    return any(each.package in versions and versions[each.package] != each.version for each in applied)

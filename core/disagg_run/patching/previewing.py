@@ -10,9 +10,9 @@ import attrs
 from disagg_run.patching.candidates import Candidate, concerned
 from disagg_run.patching.editing import Fits
 from disagg_run.patching.locating import Site
-from disagg_run.patching.manifest import read_manifest
 from disagg_run.patching.ordering import files_of
 from disagg_run.patching.originals import original_bytes
+from disagg_run.patching.reinstalled import manifest_in_force
 from disagg_run.patching.standing import carry_out_anew
 from disagg_run.patching.states import PatchState
 from disagg_run.patching.texts import text_of
@@ -60,7 +60,7 @@ def _of(root: Path, candidates: Sequence[Candidate], remarks: list[str]) -> list
         attrs.evolve(each.patch, requires=tuple(name for name in each.patch.requires if name in ids))
         for each in candidates
     ]
-    manifest = read_manifest(root)
+    manifest = manifest_in_force(root)
     names = dict.fromkeys(name for patch in patches for name in files_of(patch))
     originals = {name: text_of(original_bytes(root, name, manifest)) for name in names}
     edited = carry_out_anew(originals, patches)

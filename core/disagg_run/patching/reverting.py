@@ -10,16 +10,19 @@ import attrs
 
 from disagg_run.errors import PatchError
 from disagg_run.patching.editing import carry_out
-from disagg_run.patching.ledger import is_outdated, ledger_line
+from disagg_run.patching.ledger import ledger_line
 from disagg_run.patching.locking import LOCK_TIMEOUT_S, locked_roots
 from disagg_run.patching.manifest import Applied, Manifest, PatchedFile, read_manifest, sha256
 from disagg_run.patching.ordering import files_of, in_order
+from disagg_run.patching.reinstalled import is_outdated
 from disagg_run.patching.replaceable import check_replaceable
 from disagg_run.patching.replacing import recover
 from disagg_run.patching.states import PatchState
 from disagg_run.patching.taking_back import at_rest
 from disagg_run.patching.writing import FileWrite, backup_of, commit, forget
 from disagg_run.records import Patch
+
+_NOTHING_LEFT = "its files were installed anew since, nothing is left to revert"
 
 
 def revert_patches(
@@ -42,7 +45,7 @@ def revert_patches(
         manifests = {root: read_manifest(root) for root in roots}
         gone = {root: found for root, manifest in manifests.items() if (found := _gone(manifest, ids))}
         _check_required(manifests.values(), [each for found in gone.values() for each in found])
-        outdated = [root for root in gone if is_outdated(root, manifests[root], {})]
+        outdated = [root for root in gone if is_outdated(root, manifests[root])]
         changes = [(root, *_change(root, manifests[root], gone[root])) for root in gone if root not in outdated]
         for root in gone:
             _check_replaceable(root, manifests[root], ids)
@@ -50,7 +53,7 @@ def revert_patches(
             forget(root, manifests[root])
         commit(changes, locks)
     return tuple(
-        _reverted(root, manifests[root], each, "its files had been installed anew already" if root in outdated else "")
+        _reverted(root, manifests[root], each, _NOTHING_LEFT if root in outdated else "")
         for root, found in gone.items()
         for each in found
     )

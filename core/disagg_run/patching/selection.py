@@ -12,7 +12,7 @@ import attrs
 from disagg_run.errors import ConflictError, PatchError, SpecError
 from disagg_run.patching.fitting import NotNeeded, Outside, for_version, pinned
 from disagg_run.patching.matching import parse
-from disagg_run.patching.ordering import closure, file_of, in_order
+from disagg_run.patching.ordering import closure, file_of, files_of, in_order
 from disagg_run.patching.soundness import check_sound
 from disagg_run.records import Edit, Patch
 from disagg_run.spec.model import as_tuple
@@ -76,7 +76,8 @@ def _settled(patch: Patch, version: str) -> Patch | Outside:
     """A patch as a plan for ``version`` has it, without edits where none is needed; PatchError where it must fit."""
     found = for_version(patch, version)
     if isinstance(found, NotNeeded):
-        return attrs.evolve(patch, edits=(), digests=(), planned_for=version)
+        file = ", ".join(files_of(patch)[:1])  # for a node that has another version, which says what is not changed
+        return attrs.evolve(patch, edits=(), digests=(), file=patch.file or file, planned_for=version)
     if not isinstance(found, Outside):
         return pinned(patch, version)
     if patch.required:

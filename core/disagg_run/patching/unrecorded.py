@@ -16,6 +16,7 @@ from disagg_run.patching.new_files import beside
 from disagg_run.patching.ordering import files_of, in_order
 from disagg_run.patching.originals import original_bytes
 from disagg_run.patching.plain_files import digest_of, has_digest
+from disagg_run.patching.reinstalled import manifest_in_force
 from disagg_run.patching.standing import Texts, standing_in
 from disagg_run.patching.states import PatchState
 from disagg_run.patching.texts import Unreadable, text_of
@@ -26,11 +27,12 @@ from disagg_run.records import Patch
 def take_stock(patches: Iterable[Patch], site: Site, roots: Iterable[Path]) -> tuple[Ledger, ...]:
     """What stands in the given import roots: by their ledgers, and those of ``patches`` that no ledger lists.
 
-    For roots that have either; reads only. Raises PatchError for a ledger that cannot be read.
+    For roots that have either, or a ledger of files that are no more; reads only. Raises PatchError for a ledger that
+    cannot be read.
     """
     patches = tuple(patches)
     found = (_stock(patches, site, root) for root in sorted(set(roots)))
-    return tuple(each for each in found if each.patches or each.problem)
+    return tuple(each for each in found if each.patches or each.problem or each.stale)
 
 
 def _stock(patches: Sequence[Patch], site: Site, root: Path) -> Ledger:
@@ -49,7 +51,7 @@ def _stock(patches: Sequence[Patch], site: Site, root: Path) -> Ledger:
 
 def unrecorded(patches: Iterable[Patch], site: Site, root: Path) -> tuple[PatchState, ...]:
     """The states of those of ``patches`` that stand in an import root and that its ledger does not list."""
-    manifest = read_manifest(root)
+    manifest = manifest_in_force(root)
     if manifest.pending is not None:
         return ()  # what is being changed is not what it will be
     listed = {each.patch.id for each in manifest.applied}
@@ -58,7 +60,7 @@ def unrecorded(patches: Iterable[Patch], site: Site, root: Path) -> tuple[PatchS
     states = []
     for name in standing:
         each = here[name]
-        detail = lost_record(root, files_of(each.patch), manifest)
+        detail = lost_record(root, files_of(each.patch), read_manifest(root))
         state = state_of(each.patch, "already applied", detail, each.package, each.version)
         states.append(attrs.evolve(state, remedy=reinstall(each.package, each.version)))
     return tuple(states)

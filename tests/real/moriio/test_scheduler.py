@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from tests.real.moriio.patched import Timed
+from tests.real.moriio.patched import Clock, Timed
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -108,9 +108,11 @@ def test_the_scheduler_takes_a_finished_send_that_is_early_late_or_in_time(
     made._free_request(early)
     assert made.kv_cache_manager.freed == ["finished", "early"]
     assert made.requests == {}
-    late = request(vllm, made, "next", "FINISHED_LENGTH_CAPPED")
-    made._free_request(late)
-    assert made.kv_cache_manager.freed == ["finished", "early"]
+    # An acknowledgement counts once: a later request, of the same id or not, waits for its own.
+    for name in ("next", "early"):
+        made._free_request(request(vllm, made, name, "FINISHED_LENGTH_CAPPED"))
+        assert made.kv_cache_manager.freed == ["finished", "early"]
+        assert name in made.requests
 
 
 def step(vllm: SimpleNamespace, made: Any, *, tokens: int = 0, output: Any = None) -> None:
@@ -121,27 +123,23 @@ def step(vllm: SimpleNamespace, made: Any, *, tokens: int = 0, output: Any = Non
     made.update_from_output(planned, model)
 
 
-class Clock:
-    """The scheduler's clock, which a test turns on."""
-
-    def __init__(self, vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        monkeypatch.setattr(vllm.scheduler, "time", SimpleNamespace(monotonic=lambda: self.now, time=time.time))
+class StepClock(Clock):
+    """The scheduler's clock, which goes on with its steps."""
 
     def steps(self, vllm: SimpleNamespace, made: Any, seconds: float, *, tokens: int = 0) -> None:
         """Steps of 20 ms for a while, each with so many scheduled tokens."""
         for _ in range(round(seconds / 0.02)):
-            self.now += 0.02
+            self.turn(0.02)
             step(vllm, made, tokens=tokens)
 
 
 @pytest.fixture
-def clock(vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(vllm, monkeypatch)
+def clock(vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> StepClock:
+    return StepClock(vllm.scheduler, monkeypatch)
 
 
 def test_the_reaper_frees_a_leaked_request_once_and_only_when_idle(
-    vllm: SimpleNamespace, clock: Clock, messages: Callable[[], list[str]]
+    vllm: SimpleNamespace, clock: StepClock, messages: Callable[[], list[str]]
 ) -> None:
     made = scheduler(vllm)
     made._free_request(request(vllm, made, "leaked", "FINISHED_LENGTH_CAPPED"))
@@ -160,7 +158,7 @@ def test_the_reaper_frees_a_leaked_request_once_and_only_when_idle(
     made._update_from_kv_xfer_finished(transfers(sent=("leaked",)))
 
 
-def test_a_prefill_that_is_stuck_for_want_of_blocks_counts_as_idle(vllm: SimpleNamespace, clock: Clock) -> None:
+def test_a_prefill_that_is_stuck_for_want_of_blocks_counts_as_idle(vllm: SimpleNamespace, clock: StepClock) -> None:
     made = scheduler(vllm)
     made._free_request(request(vllm, made, "leaked", "FINISHED_LENGTH_CAPPED"))
     made.waiting.append(request(vllm, made, "stuck", "WAITING"))
@@ -169,7 +167,9 @@ def test_a_prefill_that_is_stuck_for_want_of_blocks_counts_as_idle(vllm: SimpleN
     assert list(made.requests) == ["stuck"]
 
 
-def test_a_request_that_finishes_in_the_last_busy_step_gets_its_whole_time(vllm: SimpleNamespace, clock: Clock) -> None:
+def test_a_request_that_finishes_in_the_last_busy_step_gets_its_whole_time(
+    vllm: SimpleNamespace, clock: StepClock
+) -> None:
     made = scheduler(vllm)
     made._free_request(request(vllm, made, "old", "FINISHED_LENGTH_CAPPED"))
     clock.steps(vllm, made, 0.36)
@@ -179,6 +179,28 @@ def test_a_request_that_finishes_in_the_last_busy_step_gets_its_whole_time(vllm:
     assert made.kv_cache_manager.freed == []
     clock.steps(vllm, made, 0.3)
     assert sorted(made.kv_cache_manager.freed) == ["new", "old"]
+
+
+def test_a_request_that_finishes_in_a_long_idle_spell_gets_its_whole_time(
+    vllm: SimpleNamespace, clock: StepClock
+) -> None:
+    made = scheduler(vllm)
+    clock.steps(vllm, made, 4.0)
+    made._free_request(request(vllm, made, "aborted", "FINISHED_ABORTED"))
+    clock.steps(vllm, made, 0.36)
+    assert made.kv_cache_manager.freed == []
+    clock.steps(vllm, made, 0.2)
+    assert made.kv_cache_manager.freed == ["aborted"]
+
+
+def test_requests_that_wait_or_run_are_nothing_for_the_reaper_to_be_stepped_for(vllm: SimpleNamespace) -> None:
+    made = scheduler(vllm)
+    queues = [name for name in ("waiting", "running", "skipped_waiting") if hasattr(made, name)]
+    for name in queues:
+        getattr(made, name).append(request(vllm, made, name, "WAITING"))
+        assert made.kv_reaper_wait_s() is None
+    made._free_request(request(vllm, made, "leaked", "FINISHED_LENGTH_CAPPED"))
+    assert made.kv_reaper_wait_s() == 0.0
 
 
 def test_a_request_that_its_peer_acknowledges_is_not_the_reapers(vllm: SimpleNamespace) -> None:
@@ -191,7 +213,7 @@ def test_a_request_that_its_peer_acknowledges_is_not_the_reapers(vllm: SimpleNam
 
 @pytest.mark.parametrize(("connector", "producer"), [("NixlConnector", True), ("MoRIIOConnector", False)])
 def test_the_reaper_leaves_other_connectors_and_decode_alone(
-    vllm: SimpleNamespace, clock: Clock, connector: str, producer: bool
+    vllm: SimpleNamespace, clock: StepClock, connector: str, producer: bool
 ) -> None:
     made = scheduler(vllm, connector=connector, producer=producer)
     made._free_request(request(vllm, made, "kept", "FINISHED_LENGTH_CAPPED"))

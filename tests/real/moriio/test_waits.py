@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from tests.real.moriio.patched import NAMES, PATCHED, Timed, until
+from tests.real.moriio.patched import NAMES, PATCHED, Clock, until
 from tests.real.stubbed import loaded
 from tests.real.vllm_sources import vllm_tree
 
@@ -47,71 +47,123 @@ def metadata(vllm: SimpleNamespace, requests: str, *names: str) -> Any:
     return made
 
 
-def test_save_kv_layer_gives_up_a_peer_in_the_bounded_time_and_does_not_spin(
-    vllm: SimpleNamespace, messages: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def clock(vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(vllm.connector, monkeypatch)
+
+
+@pytest.fixture
+def one_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISAGG_MORIIO_TRANSFER_TIMEOUT_S", "1")
+
+
+def after(seconds: float) -> Any:
+    """So many seconds and two looks at most, each of which ends a sleep."""
+    return pytest.approx(seconds + 0.0005, abs=0.0025)
+
+
+def assert_it_slept_shortly(clock: Clock) -> None:
+    """Neither a spin nor a sleep in which a handshake that ends would be late."""
+    assert clock.slept
+    assert 0.0005 <= min(clock.slept) <= max(clock.slept) <= 0.01
+
+
+def end_handshake(made: Any, meta: Any, request: str) -> None:
+    """What the background handshake does when it ends."""
+    one = {**meta.reqs_to_save, **meta.reqs_to_recv}[request]
+    made._ready_requests.put((request, one))
+    made.load_ready_flag[one.remote_engine_id] = made.write_ready_flags[one.remote_engine_id] = True
+
+
+def test_save_kv_layer_gives_up_a_peer_after_the_bound_and_does_not_spin(
+    vllm: SimpleNamespace, messages: Callable[[], list[str]], clock: Clock, one_second: None
+) -> None:
     made, meta = worker(vllm, producer=True), metadata(vllm, "reqs_to_save", "r1")
-    first = Timed(lambda: made.save_kv_layer(meta, "layer0", None, None))
-    assert 1 <= first.seconds < 10
-    assert first.cpu_seconds < first.seconds / 2
+    assert clock.seconds_of(lambda: made.save_kv_layer(meta, "layer0", None, None)) == after(1)
+    assert_it_slept_shortly(clock)
     # The bound counts once for all layers of a peer that is gone, and again later.
-    rest = Timed(lambda: [made.save_kv_layer(meta, f"layer{number}", None, None) for number in range(1, 61)])
-    assert rest.seconds < 1
+    for number in range(1, 61):
+        assert clock.seconds_of(lambda layer=number: made.save_kv_layer(meta, f"layer{layer}", None, None)) == 0
     (message,) = messages()
     assert "moriio-save-kv-timeout: the handshake with 10.0.0.2:6301 has not ended in 1 s" in message
     assert "DISAGG_MORIIO_TRANSFER_TIMEOUT_S" in message
     assert made.moved == []
-    until(lambda: Timed(lambda: made.save_kv_layer(meta, "layer0", None, None)).seconds >= 1)
+    clock.turn(0.9)
+    assert clock.seconds_of(lambda: made.save_kv_layer(meta, "layer0", None, None)) == 0
+    clock.turn(0.2)
+    assert clock.seconds_of(lambda: made.save_kv_layer(meta, "layer0", None, None)) == after(1)
     assert len(messages()) == 2
 
 
-def test_save_kv_layer_returns_at_once_without_a_peer(vllm: SimpleNamespace, patient: None) -> None:
+def test_save_kv_layer_returns_at_once_without_a_peer(vllm: SimpleNamespace, clock: Clock, patient: None) -> None:
     made = worker(vllm, producer=True)
-    assert Timed(lambda: made.save_kv_layer(metadata(vllm, "reqs_to_save"), "layer0", None, None)).seconds < 10
+    assert clock.seconds_of(lambda: made.save_kv_layer(metadata(vllm, "reqs_to_save"), "layer0", None, None)) == 0
 
 
-def test_save_kv_layer_writes_as_soon_as_the_handshake_ends(vllm: SimpleNamespace, patient: None) -> None:
+def test_save_kv_layer_writes_as_soon_as_the_handshake_ends(vllm: SimpleNamespace, clock: Clock, patient: None) -> None:
     made, meta = worker(vllm, producer=True), metadata(vllm, "reqs_to_save", "r1")
-
-    def shaken() -> None:
-        made._ready_requests.put(("r1", meta.reqs_to_save["r1"]))
-        made.write_ready_flags["10.0.0.2:6301"] = True
-
-    made._background_moriio_handshake = lambda *args: threading.Timer(0.1, shaken).start()
-    took = Timed(lambda: made.save_kv_layer(meta, "layer0", "kv", None))
-    assert 0.09 <= took.seconds < 10
+    clock.after(0.1, lambda: end_handshake(made, meta, "r1"))
+    assert clock.seconds_of(lambda: made.save_kv_layer(meta, "layer0", "kv", None)) == after(0.1)
     assert made.moved == [("r1", meta.reqs_to_save["r1"], "layer0", "kv")]
     made._remote_agents["10.0.0.2:6301_dp0"] = {"agent"}
     made.save_kv_layer(meta, "layer1", "kv", None)
     assert [args[0] for args in made.moved] == ["r1", "r1"]
 
 
-def test_start_load_kv_gives_up_a_peer_in_the_bounded_time_and_does_not_spin(
-    vllm: SimpleNamespace, messages: Callable[[], list[str]]
+def test_a_later_handshake_of_the_same_decode_gets_the_whole_bound(
+    vllm: SimpleNamespace, messages: Callable[[], list[str]], clock: Clock, one_second: None
+) -> None:
+    made, meta = worker(vllm, producer=True), metadata(vllm, "reqs_to_save", "r1")
+    clock.after(0.5, lambda: end_handshake(made, meta, "r1"))
+    assert clock.seconds_of(lambda: made.save_kv_layer(meta, "layer0", "kv", None)) == after(0.5)
+    made.write_ready_flags.clear()
+    clock.turn(0.8)  # the first handshake would have been given up meanwhile
+    assert clock.seconds_of(lambda: made.save_kv_layer(meta, "layer0", "kv", None)) == after(1)
+    assert len(messages()) == 1
+
+
+def test_a_handshake_that_ended_with_another_peer_moves_nothing_for_this_one(
+    vllm: SimpleNamespace, clock: Clock, patient: None
+) -> None:
+    for producer, requests, call in (
+        (True, "reqs_to_save", lambda made, meta: made.save_kv_layer(meta, "layer0", "kv", None)),
+        (False, "reqs_to_recv", lambda made, meta: made.start_load_kv(meta)),
+    ):
+        made, meta = worker(vllm, producer=producer), metadata(vllm, requests, "r1")
+        clock.after(0.1, lambda made=made: made._ready_requests.put(("of another", None)))
+        assert clock.seconds_of(lambda call=call, made=made, meta=meta: call(made, meta)) == after(0.1)
+        assert made.moved == []
+        assert made._ready_requests.get_nowait() == ("of another", None)
+
+
+def test_start_load_kv_gives_up_a_peer_after_the_bound_and_does_not_spin(
+    vllm: SimpleNamespace, messages: Callable[[], list[str]], clock: Clock
 ) -> None:
     made, meta = worker(vllm, producer=False), metadata(vllm, "reqs_to_recv", "r1", "r2")
     meta.reqs_to_send = {"s": 1.0}
-    took = Timed(lambda: made.start_load_kv(meta))
-    assert 0.3 <= took.seconds < 10
-    assert took.cpu_seconds < took.seconds / 2
+    assert clock.seconds_of(lambda: made.start_load_kv(meta)) == after(0.3)
+    assert_it_slept_shortly(clock)
     (message,) = messages()
     assert "moriio-load-kv-timeout: the handshake with 10.0.0.2:6301 has not ended in 0.3 s" in message
     assert "['r1', 'r2']" in message
     assert made._reqs_to_send == {"s": 1.0}
+    assert clock.seconds_of(lambda: made.start_load_kv(meta)) == 0
+    clock.turn(0.4)
+    assert clock.seconds_of(lambda: made.start_load_kv(meta)) == after(0.3)
+    assert len(messages()) == 2
 
 
-def test_start_load_kv_reads_as_soon_as_the_handshake_ends(vllm: SimpleNamespace, patient: None) -> None:
+def test_start_load_kv_reads_as_soon_as_the_handshake_ends_and_a_later_one_gets_the_whole_bound(
+    vllm: SimpleNamespace, clock: Clock, one_second: None
+) -> None:
     made, meta = worker(vllm, producer=False), metadata(vllm, "reqs_to_recv", "r1")
-
-    def shaken() -> None:
-        made._ready_requests.put(("r1", meta.reqs_to_recv["r1"]))
-        made.load_ready_flag["10.0.0.2:6301"] = True
-
-    made._background_moriio_handshake = lambda *args: threading.Timer(0.1, shaken).start()
-    assert 0.09 <= Timed(lambda: made.start_load_kv(meta)).seconds < 10
+    clock.after(0.5, lambda: end_handshake(made, meta, "r1"))
+    assert clock.seconds_of(lambda: made.start_load_kv(meta)) == after(0.5)
     assert made.moved == [("r1", meta.reqs_to_recv["r1"])]
-    assert Timed(lambda: made.start_load_kv(metadata(vllm, "reqs_to_recv"))).seconds < 10
+    assert clock.seconds_of(lambda: made.start_load_kv(metadata(vllm, "reqs_to_recv"))) == 0
+    made.load_ready_flag.clear()
+    clock.turn(0.8)
+    assert clock.seconds_of(lambda: made.start_load_kv(meta)) == after(1)
 
 
 def test_the_patched_files_are_what_is_recorded(vllm: SimpleNamespace) -> None:
