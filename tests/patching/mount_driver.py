@@ -1,6 +1,6 @@
 """Patches where a file or directory cannot be replaced, in a process of its own whose mounts nobody else sees.
 
-    unshare --mount python -m tests.patching.mount_driver DIR
+    unshare --mount python -m tests.patching.mount_driver DIR OBSTACLE...
 
 Results go to stdout as JSON.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,10 +58,11 @@ OBSTACLES = {
 }
 
 
-def refused(directory: Path) -> dict[str, dict[str, Any]]:
-    """Each obstacle in the way of check, apply and revert; then the same without it."""
+def refused(directory: Path, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Each named obstacle in the way of check, apply and revert; then the same without it."""
     results: dict[str, dict[str, Any]] = {}
-    for name, obstacle in OBSTACLES.items():
+    for name in names:
+        obstacle = OBSTACLES[name]
         root = install(directory / name.replace(" ", "-"))
         result: dict[str, Any] = {"root": str(root), "clean": digests(root)}
         if not obstacle.later:
@@ -82,4 +84,4 @@ def refused(directory: Path) -> dict[str, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(refused(Path(sys.argv[1]))))
+    print(json.dumps(refused(Path(sys.argv[1]), sys.argv[2:])))
