@@ -68,11 +68,19 @@ def test_the_source_of_a_bound_says_which_patch_asks_for_it_and_who_set_it(versi
     assert f"patch moriio-load-kv-timeout, which {says} vLLM {version}" in text
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize("value", [0.0, -1.0, 1e-9, 604801.0, 1e300, math.inf, math.nan])
 def test_a_bound_that_is_no_time_is_refused(value: float) -> None:
     for version in ("0.21.0", "0.30.0"):
-        with pytest.raises(SpecError, match=r"moriio_transfer_timeout_s is .*: give a number of seconds above 0"):
+        with pytest.raises(
+            SpecError, match=r"moriio_transfer_timeout_s is .*: give a number of seconds between 0\.001"
+        ):
             planned(version, "moriio", settings={"moriio_transfer_timeout_s": value})
+
+
+@pytest.mark.parametrize(("value", "text"), [(45.123456789, "45.123456789"), (120.0, "120"), (604800.0, "604800")])
+def test_patched_code_is_told_every_digit_of_a_bound(value: float, text: str) -> None:
+    launch = planned("0.21.0", "moriio", settings={"moriio_transfer_timeout_s": value})
+    assert launch.process("prefill-0").env["DISAGG_MORIIO_TRANSFER_TIMEOUT_S"] == text
 
 
 def test_bounds_for_moriio_beside_another_connector_are_refused() -> None:

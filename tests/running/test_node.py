@@ -273,4 +273,9 @@ def test_patches_go_to_the_interpreter_of_the_server(tmp_path: Path) -> None:
     assert found(python, "-m", "toy") == str(Path(sys.executable))
     assert found("toy-serve") == sys.executable
     assert found("toy-shell") is None
+    # Longer paths than a first line can have, and those with blanks, as pip writes them.
+    shell.write_text(f"#!/bin/sh\n'''exec' \"{sys.executable}\" \"$0\" \"$@\"\n' '''\n")
+    assert found("toy-shell") == sys.executable
+    script.write_text(f"#!/usr/bin/env -S {python} -u\n")
+    assert found("toy-serve") == str(Path(sys.executable))
     assert found("no-such-program") is None

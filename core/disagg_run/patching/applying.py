@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -22,15 +22,22 @@ from disagg_run.patching.writing import commit, forget
 from disagg_run.records import Patch
 
 
-def find_site(patches: Iterable[Patch], *, target: str | Path | None = None, python: str | None = None) -> Site:
+def find_site(
+    patches: Iterable[Patch],
+    *,
+    target: str | Path | None = None,
+    python: str | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Site:
     """The installation that ``patches`` are for: a directory that holds the packages, or what an interpreter imports.
 
-    Neither: the first ``python3`` of ``PATH``. Raises PatchError where there is none.
+    ``env``: the environment that the interpreter runs in; None = this process's. Neither ``target`` nor ``python``: the
+    first ``python3`` of ``PATH``. Raises PatchError where there is none.
     """
     patches = tuple(patches)
     tops = sorted({top for patch in patches for top in tops_of(patch)})
     distributions = dict.fromkeys(name for patch in patches for name in patch.package)
-    return locate_site(tops, distributions, target=target, python=python)
+    return locate_site(tops, distributions, target=target, python=python, env=env)
 
 
 def check_patches(
@@ -54,6 +61,7 @@ def apply_patches(
     *,
     target: str | Path | None = None,
     python: str | None = None,
+    env: Mapping[str, str] | None = None,
     waiver: str = "",
     lock_timeout_s: float = LOCK_TIMEOUT_S,
 ) -> tuple[PatchState, ...]:
@@ -62,13 +70,14 @@ def apply_patches(
     Patches that stand there from before, and that are not among ``patches``, stay, and come last among the states.
     All files are matched before the first is written; where a required patch does not match, nothing is. Many processes
     may call this at once, on hosts that share the file system too: one writes, the others find it done. A change that a
-    killed process left half done is finished first, or taken back where that cannot be. ``waiver``: reference under
+    killed process left half done is finished first, or taken back where that cannot be. ``env``: as ``find_site``.
+    ``waiver``: reference under
     which the change of the engine was allowed, for the ledger. ``lock_timeout_s``: seconds to wait for another process.
     Raises PatchesRefused (a PatchError with all ``states``) where a required patch does not match or files cannot be
     written, and PatchError where files were changed by somebody else, or two patches want one place.
     """
     ordered = in_order(patches)
-    site = find_site(ordered, target=target, python=python)
+    site = find_site(ordered, target=target, python=python, env=env)
     found = _glance(ordered, site, waiver)
     if found is not None and not found.changes:
         return found.states

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
@@ -35,12 +36,14 @@ class Ledger:
     stale: str = ""
 
 
-def engine_ledgers(python: str | None) -> tuple[Ledger, ...]:
+def engine_ledgers(python: str | None, env: Mapping[str, str] | None = None) -> tuple[Ledger, ...]:
     """The ledgers of all that an interpreter imports, whoever patched what; None = the first ``python3`` of PATH.
+
+    ``env``: the environment that it runs in; None = this process's.
 
     Raises PatchError where there is no such interpreter.
     """
-    found = map(read_ledger, patched_roots(locate_site((), (), python=python)))
+    found = map(read_ledger, patched_roots(locate_site((), (), python=python, env=env)))
     return tuple(each for each in found if each.patches or each.problem)
 
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -73,12 +74,18 @@ class Site:
 
 
 def locate_site(
-    tops: Iterable[str], distributions: Iterable[str], *, target: str | Path | None = None, python: str | None = None
+    tops: Iterable[str],
+    distributions: Iterable[str],
+    *,
+    target: str | Path | None = None,
+    python: str | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> Site:
     """Find packages and versions in the directory ``target``, or as the interpreter ``python`` would import them.
 
     ``tops``: top-level package names. Neither ``target`` nor ``python``: the first ``python3`` of ``PATH``, which is
-    the engine's in an engine's image. Raises PatchError where there is no such directory or interpreter.
+    the engine's in an engine's image. ``env``: the environment in which the interpreter will run the engine, whose
+    ``PYTHONPATH`` counts; None = this process's. Raises PatchError where there is no such directory or interpreter.
     """
     if target is not None and python is not None:
         raise PatchError("a directory and an interpreter are given", remedy="give one of --target and --python")
@@ -87,7 +94,7 @@ def locate_site(
     python = python or shutil.which("python3") or sys.executable
     if not python:  # an embedded Python does not know its program
         raise PatchError("there is no python3 in PATH to ask where packages lie", remedy="name one with --python")
-    return _as_imported(python, tops, distributions)
+    return _as_imported(python, tops, distributions, os.environ if env is None else env)
 
 
 def _in_directory(target: Path, tops: Iterable[str], distributions: Iterable[str]) -> Site:
@@ -103,28 +110,37 @@ def _in_directory(target: Path, tops: Iterable[str], distributions: Iterable[str
     return Site(name=f"directory {target}", roots=roots, installed=found, searched=[target])
 
 
-def _as_imported(python: str, tops: Iterable[str], distributions: Iterable[str]) -> Site:
+def _as_imported(python: str, tops: Iterable[str], distributions: Iterable[str], env: Mapping[str, str]) -> Site:
     question = json.dumps({"tops": sorted(set(tops)), "distributions": list(distributions)})
-    status, said, complaint = _ask(python, question)
+    status, said, complaint = _ask(python, question, env)
     if status is None:
         raise PatchError(
             f"the interpreter {python!r} gave no answer in {ASK_TIMEOUT_S:g} s",
             remedy="see what it does when it starts, or name another with --python",
         )
-    _, mark, answer = said.rpartition(searching.MARKER)
-    if status or not mark:
+    found = _answer(said)
+    if status or found is None:
         last = (complaint.strip() or "no message").splitlines()[-1]
         raise PatchError(
             f"{python!r} cannot say where its packages lie: {last}", remedy="name a Python 3 with --python"
         )
-    found = json.loads(answer)
     roots = {top: Path(where).resolve() for top, where in found["roots"].items()}
     installed = [Installed(**each) for each in found["installed"]]
     searched = dict.fromkeys(Path(where).resolve() for where in found["path"])
     return Site(name=f"interpreter {python}", roots=roots, installed=installed, searched=searched)
 
 
-def _ask(python: str, question: str) -> tuple[int | None, str, str]:
+def _answer(said: str) -> dict[str, Any] | None:
+    """What the interpreter answered; what else it prints when it starts and ends stands before and in lines after."""
+    _, mark, answer = said.rpartition(searching.MARKER)
+    try:
+        found = json.loads(answer.partition("\n")[0]) if mark else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _ask(python: str, question: str, env: Mapping[str, str]) -> tuple[int | None, str, str]:
     """The exit status of an interpreter that was asked, None = it was out of time, and what it wrote."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         try:
@@ -133,7 +149,7 @@ def _ask(python: str, question: str) -> tuple[int | None, str, str]:
                 timeout_s=ASK_TIMEOUT_S,
                 stdout=out,
                 stderr=errors,
-                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+                env={**env, "PYTHONDONTWRITEBYTECODE": "1"},
             )
         except OSError as error:
             raise PatchError(

@@ -85,7 +85,15 @@ def locked(path: Path, timeout_s: float) -> Iterator[int | None]:
 
 def _try_lock(path: Path) -> int | None:
     """A handle on the locked file; None = somebody else has it; -1 = this file system has no locks."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP or (error.errno == errno.EACCES and os.path.lexists(path)):
+            why = "is a symbolic link" if error.errno == errno.ELOOP else "cannot be opened: permission denied"
+            raise PatchError(
+                f"the lock file {path} {why}", remedy="remove it, where no other command is patching there"
+            ) from None
+        raise
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         current = os.stat(path)

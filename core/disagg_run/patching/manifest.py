@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 
 from disagg_run.errors import PatchError
-from disagg_run.patching.ordering import is_inside
+from disagg_run.patching.ordering import file_of, is_inside
 from disagg_run.patching.plain_files import read_plain
 from disagg_run.patching.plain_files import sha256 as sha256  # manifests and patches are known by it
 from disagg_run.patching.stored import Misfit, record
@@ -121,8 +121,16 @@ def _check(manifest: Manifest, place: str) -> None:
             raise Misfit(f"{place}files has {name!r}, which is no file of the import root")
         if not (_DIGEST.fullmatch(file.original) and _DIGEST.fullmatch(file.current)):
             raise Misfit(f"{place}files[{name!r}] has a digest that is none")
+        if not 0 <= file.mtime_ns < 2**63:
+            raise Misfit(f"{place}files[{name!r}].mtime_ns is {file.mtime_ns}, which is no time of a file")
+    for each in manifest.applied if manifest.files else ():
+        for name in (file_of(each.patch, edit) for edit in each.patch.edits if not edit.optional):
+            if name not in manifest.files:
+                raise Misfit(f"{place}files lacks {name!r}, which {each.patch.id!r} of {place}applied changes")
     ids = [each.patch.id for each in manifest.applied]
     if len(set(ids)) != len(ids):
         raise Misfit(f"{place}applied has a patch twice")
     if manifest.pending is not None:
+        if not manifest.pending.files:
+            raise Misfit(f"{place}pending lists no files")
         _check(manifest.pending, "pending.")

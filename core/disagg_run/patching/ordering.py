@@ -67,7 +67,7 @@ def file_of(patch: Patch, edit: Edit) -> str:
 
 def is_inside(name: str) -> bool:
     """Whether a path is relative and stays below the import root."""
-    return all(part not in ("", ".", "..") for part in name.split("/"))
+    return "\0" not in name and all(part not in ("", ".", "..") for part in name.split("/"))
 
 
 def files_of(patch: Patch) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ class Staged:
             write_manifest(root, BEGUN, attrs.evolve(old, pending=pending), self._added)
             sync_directory(root)
             if old.files or old.applied:
-                _keep(root / MANIFEST, self._added)
+                _keep(root / MANIFEST, self._added, ours=True)
             for write in writes:
                 _prepare(root / write.file, write, files[write.file], self._added)
             write_manifest(root, NEXT, self.after, self._added)
@@ -169,8 +169,11 @@ def _prepare(path: Path, write: FileWrite, file: PatchedFile, added: list[Path])
     _write(beside(path, NEW_SUFFIX), write.after, status, moment, added)
 
 
-def _keep(path: Path, added: list[Path]) -> None:
-    """A second name for a file, under which it can come back as it is; a copy where the file system has no links."""
+def _keep(path: Path, added: list[Path], *, ours: bool = False) -> None:
+    """A second name for a file, under which it can come back as it is; a copy where the file system has no links.
+
+    ``ours``: no file of the package, so that a copy may belong to whoever makes it: users may not link what is root's.
+    """
     old = beside(path, OLD_SUFFIX)
     old.unlink(missing_ok=True)
     added.append(old)
@@ -178,16 +181,22 @@ def _keep(path: Path, added: list[Path]) -> None:
         os.link(path, old)
     except OSError:
         status = os.stat(path)
-        _write(old, read_plain(path), status, status.st_mtime_ns, added)
+        _write(old, read_plain(path), status, status.st_mtime_ns, added, ours=ours)
 
 
-def _write(path: Path, data: bytes, like: os.stat_result, time_ns: int, added: list[Path]) -> None:
-    """A new file with the mode, owner and time that it shall have, on the disk before it counts."""
+def _write(
+    path: Path, data: bytes, like: os.stat_result, time_ns: int, added: list[Path], *, ours: bool = False
+) -> None:
+    """A new file as it shall be, on the disk before it counts.
+
+    Mode and time are those given, the owner that of ``like`` unless the file is ``ours``.
+    """
     path.unlink(missing_ok=True)
     added.append(path)
     with new_file(path) as handle:
         write_all(handle, data)
-        _keep_owner(handle, like, path)
+        if not ours:
+            _keep_owner(handle, like, path)
         os.fchmod(handle, stat.S_IMODE(like.st_mode))
         os.utime(handle, ns=(time_ns, time_ns))
         os.fsync(handle)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from disagg_run.errors import PatchError
 from disagg_run.patching import Ledger, engine_ledgers
@@ -14,8 +14,12 @@ PATIENCE_S = 5.0
 _POLL_S = 0.05
 
 
-def check_carried(group: Group, python: str | None, warn: Callable[[str], None]) -> None:
+def check_carried(
+    group: Group, python: str | None, warn: Callable[[str], None], env: Mapping[str, str] | None = None
+) -> None:
     """Look at the installation of ``python`` (None = of the first ``python3`` of PATH) before the group is patched.
+
+    ``env``: the environment of the group's servers; None = this process's.
 
     A patch that the group does not name is a warning. Raises PatchError where the plan forbids patches and there are
     some, and where a change was begun and not finished that the group's own patches would not finish.
@@ -23,7 +27,7 @@ def check_carried(group: Group, python: str | None, warn: Callable[[str], None])
     named = {patch.id for patch in group.patches}
     revert = "disagg-run patches revert" + (f" --python {python}" if python else "")
     try:
-        found = _at_rest(python)
+        found = _at_rest(python, env)
     except PatchError as error:
         if group.forbid_patches:
             raise
@@ -45,10 +49,10 @@ def check_carried(group: Group, python: str | None, warn: Callable[[str], None])
             )
 
 
-def _at_rest(python: str | None) -> tuple[Ledger, ...]:
+def _at_rest(python: str | None, env: Mapping[str, str] | None) -> tuple[Ledger, ...]:
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        found = engine_ledgers(python)
+        found = engine_ledgers(python, env)
         if not any(ledger.unfinished for ledger in found) or time.monotonic() >= deadline:
             return found
         time.sleep(_POLL_S)  # polled: who changes an installation tells nobody, and may be on another host

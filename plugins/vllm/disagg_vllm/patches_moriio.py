@@ -8,7 +8,6 @@ the YAML files in ``patches/``; ``digests.json`` there has what they make of eac
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -52,6 +51,9 @@ BOUNDS = {
     "prefill-idle-kv-reaper": (DEFER,),
 }
 
+#: A wait of less would give up at once, one of more than a week is none, in seconds.
+LEAST_S, MOST_S = 0.001, 604800.0
+
 SETTINGS = (
     Setting(
         name=TRANSFER.setting,
@@ -88,7 +90,7 @@ def disagg_env(ctx: ProcessContext) -> Iterable[EnvSetting]:
     if ctx.process.kind != "server":
         return ()
     return [
-        EnvSetting(bound.variable, f"{seconds(ctx, bound):g}", source=_source(ctx, bound, patch, "is patched in"))
+        EnvSetting(bound.variable, number_text(seconds(ctx, bound)), source=_source(ctx, bound, patch, "is patched in"))
         for bound, patch in _bounds(ctx, needed=True).items()
     ]
 
@@ -117,13 +119,22 @@ def asked_for(names: Iterable[str]) -> tuple[Patch, ...]:
 
 
 def seconds(ctx: RankContext, bound: Bound) -> float:
-    """The user's value of a bound, or its default; SpecError for one that is no time."""
+    """The user's value of a bound, or its default, in seconds.
+
+    Raises SpecError for one that is no time, or longer than a week.
+    """
     value = float(ctx.setting(bound.setting, bound.default))
-    if not (value > 0 and math.isfinite(value)):
+    if not LEAST_S <= value <= MOST_S:
         raise SpecError(
-            f"{bound.setting} is {value:g} ({ctx.source(bound.setting)})", remedy="give a number of seconds above 0"
+            f"{bound.setting} is {number_text(value)} ({ctx.source(bound.setting)})",
+            remedy=f"give a number of seconds between {LEAST_S:g} and {MOST_S:g}",
         )
     return value
+
+
+def number_text(value: float) -> str:
+    """All digits of a number, without a fraction where it has none."""
+    return str(int(value)) if value.is_integer() else repr(value)
 
 
 def _bounds(ctx: ProcessContext, *, needed: bool) -> dict[Bound, Patch]:
