@@ -50,7 +50,7 @@ def change(root: Path, doing: str) -> tuple[PatchState, ...]:
     return apply_patches([WAIT], target=root) if doing == "apply" else revert_patches([root])
 
 
-@pytest.mark.parametrize("doing", ["apply", "revert"])
+@pytest.mark.parametrize("doing", ["apply", pytest.param("revert", marks=pytest.mark.real)])
 def test_a_single_file_is_whole_at_every_kill_and_status_says_what_it_is(
     memory: Path, capsys: pytest.CaptureFixture[str], doing: str
 ) -> None:

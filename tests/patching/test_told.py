@@ -34,7 +34,9 @@ def place(kind: str) -> int | None:
     return writing
 
 
-@pytest.mark.parametrize("kind", ["full", "broken pipe", "closed"])
+@pytest.mark.parametrize(
+    "kind", ["full", *(pytest.param(each, marks=pytest.mark.real) for each in ("broken pipe", "closed"))]
+)
 def test_the_exit_code_of_a_change_is_its_own_where_its_report_cannot_be_written(
     root: Path, tmp_path: Path, kind: str
 ) -> None:

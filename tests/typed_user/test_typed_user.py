@@ -33,6 +33,7 @@ def test_the_script_plans_changes_writes_and_reads(tmp_path: Path) -> None:
     assert "did you mean" in done.stderr
 
 
+@pytest.mark.real
 def test_the_script_and_the_outside_plugins_are_typed_in_strict_mode(tmp_path: Path) -> None:
     shutil.copy(SCRIPT, tmp_path)
     shutil.copytree(DOOR / "toy-disagg" / "toy_disagg", tmp_path / "toy_disagg")
