@@ -47,6 +47,7 @@ def flag(path: str, letter: str, *, later: bool = False) -> Obstacle:
 LOOP = "toy/loop.py"
 OBSTACLES = {
     "mount": Obstacle(LOOP, ("mount", "--bind", "PATH", "PATH"), ("umount", "PATH")),
+    "read-only": Obstacle(".", ("mount", "-o", "bind,ro", "PATH", "PATH"), ("umount", "PATH")),
     "immutable file": flag(LOOP, "i"),
     "append-only file": flag(LOOP, "a"),
     "immutable directory": flag("toy", "i"),

@@ -14,12 +14,19 @@ from tests.patching.two_driver import sources_of
 pytestmark = pytest.mark.real
 
 
+#: Obstacles that are mounts: what is said of each, and the remedy.
+MOUNTS = {
+    "mount": ("is a mount point of its own", "unmount it"),
+    "read-only": ("is on a file system that is mounted read-only", "mount it for writing"),
+}
+
+
 @pytest.mark.parametrize(
     "names",
     [
-        pytest.param(["mount"], id="mount"),
+        pytest.param([*MOUNTS], id="mounts"),
         pytest.param(
-            [name for name in OBSTACLES if name != "mount"],
+            [name for name in OBSTACLES if name not in MOUNTS],
             id="flags",
             marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root may set the inode flags of chattr"),
         ),
@@ -33,8 +40,8 @@ def test_what_cannot_be_replaced_is_told_with_place_and_remedy_before_anything_i
     for name, result in found.items():
         obstacle = OBSTACLES[name]
         path = str(Path(result["root"], obstacle.path))
-        what = "is a mount point of its own" if name == "mount" else f"is {name.split()[0]} (chattr "
-        remedy = "unmount it" if name == "mount" else "take that off first, as root: chattr -"
+        flag = f"is {name.split()[0]} (chattr "
+        what, remedy = MOUNTS.get(name, (flag, "take that off first, as root: chattr -"))
         for doing in ("revert",) if obstacle.later else ("check", "apply", "revert"):
             assert result[doing].startswith(f"cannot patch {result['root']}: {path} {what}"), (name, doing)
             assert f"nothing was changed; {remedy}" in result[doing]

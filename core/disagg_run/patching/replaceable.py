@@ -38,6 +38,7 @@ def check_replaceable(root: Path, names: Iterable[str]) -> None:
         directories |= {path.parent, path.parent / "__pycache__"}
     for directory in sorted(directories):
         if directory.is_dir():
+            _check_writable(root, directory)
             _check_flags(root, directory)
 
 
@@ -55,6 +56,14 @@ def _check_file(root: Path, path: Path, mounts: frozenset[str]) -> None:
             remedy="nothing was changed; unmount it, or patch before it is mounted, or mount its directory instead",
         )
     _check_flags(root, path)
+
+
+def _check_writable(root: Path, directory: Path) -> None:
+    if os.statvfs(directory).f_flag & os.ST_RDONLY:
+        raise PatchError(
+            f"cannot patch {root}: {directory} is on a file system that is mounted read-only",
+            remedy="nothing was changed; mount it for writing, or patch where it is made, as in an image's build",
+        )
 
 
 def _check_flags(root: Path, path: Path) -> None:
