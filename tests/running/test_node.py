@@ -86,7 +86,12 @@ def test_a_signal_hits_only_the_process_that_was_meant(child: subprocess.Popen[b
 def test_descendants_are_found_across_sessions() -> None:
     code = "import subprocess,sys; subprocess.Popen(['sleep', '30'], start_new_session=True).wait()"
     with subprocess.Popen([sys.executable, "-S", "-c", code], start_new_session=True) as parent:
-        (grandchild,) = until(lambda: proctree.descendants(parent.pid, proctree.snapshot()), "the grandchild")
+
+        def found() -> list[proctree.ProcessStat]:  # once it has its session, which it makes itself
+            below = proctree.descendants(parent.pid, proctree.snapshot())
+            return [each for each in below if each.sid == each.pid]
+
+        (grandchild,) = until(found, "the grandchild in a session of its own")
         assert grandchild.ppid == parent.pid
         assert grandchild.sid == grandchild.pid != parent.pid
         proctree.send(grandchild, signal.SIGKILL)
