@@ -119,8 +119,22 @@ def _with_a_name_of_no_file(data: dict[str, Any]) -> None:
     data["files"]["toy/\0.py"] = data["files"]["toy/server.py"]
 
 
+def _with_half_a_pair(data: dict[str, Any]) -> None:
+    data["applied"][0]["patch"]["why"] = "\ud800"
+
+
+def test_a_file_of_before_1970_is_patched_and_comes_back(tmp_path: Path) -> None:
+    root = install(tmp_path / "site")
+    os.utime(root / "toy/server.py", ns=(-(10**18), -(10**18)))
+    apply_patches([WAIT], target=root)
+    revert_patches([root])
+    assert (root / "toy/server.py").read_text() == SERVER
+    assert (root / "toy/server.py").stat().st_mtime_ns == -(10**18)
+
+
 @pytest.mark.parametrize(
-    "damage", [_without_file, _with_nothing_pending, _with_a_time_of_no_file, _with_a_name_of_no_file]
+    "damage",
+    [_with_half_a_pair, _without_file, _with_nothing_pending, _with_a_time_of_no_file, _with_a_name_of_no_file],
 )
 def test_a_ledger_that_is_wrong_inside_keeps_the_patched_tree(tmp_path: Path, damage: Any) -> None:
     root = install(tmp_path / "site")

@@ -109,6 +109,7 @@ def _manifest(data: object, path: Path) -> Manifest:
         if key not in data:
             raise Misfit(f"{key} is missing")
     found = record(Manifest, data, "")
+    found.to_json().encode()  # a ValueError for half a surrogate pair, which no file can be named by
     _check(found, "")
     if bool(found.files) != bool(found.applied):
         raise Misfit("it lists patches without files" if found.applied else "it lists files without patches")
@@ -121,7 +122,7 @@ def _check(manifest: Manifest, place: str) -> None:
             raise Misfit(f"{place}files has {name!r}, which is no file of the import root")
         if not (_DIGEST.fullmatch(file.original) and _DIGEST.fullmatch(file.current)):
             raise Misfit(f"{place}files[{name!r}] has a digest that is none")
-        if not 0 <= file.mtime_ns < 2**63:
+        if not -(2**63) <= file.mtime_ns < 2**63:
             raise Misfit(f"{place}files[{name!r}].mtime_ns is {file.mtime_ns}, which is no time of a file")
     for each in manifest.applied if manifest.files else ():
         for name in (file_of(each.patch, edit) for edit in each.patch.edits if not edit.optional):
